@@ -1,0 +1,62 @@
+"""Every error that autotune raises on purpose.
+
+    AutotuneError                rule, value, next step
+    ├── InputRefused             the user's input cannot be used            (exit 2)
+    ├── OutputsDiffer            the server answers other values than the model run directly
+    ├── ServerFailed             the server cannot be started or is gone    (the trial fails)
+    │   └── CandidateFailed      the server lives but cannot load this candidate
+    ├── LoadFailed               the load generator itself failed           (the trial is invalid)
+    ├── StoreFailed              the database cannot be read or written
+    └── Interrupted              Ctrl-C or SIGTERM
+
+A trial that fails is data; an exception that reaches the command line means that the tuner cannot
+go on.
+"""
+
+from __future__ import annotations
+
+
+class AutotuneError(Exception):
+    """Says which rule was broken, by which value, and what to do next."""
+
+    def __init__(self, rule: str, *, value: object = None, next_step: str = "") -> None:
+        self.rule = rule
+        self.value = value
+        self.next_step = next_step
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        text = self.rule
+        if self.value is not None:
+            text += f" (got {self.value!r})" if isinstance(self.value, str) else f" (got {self.value})"
+        if self.next_step:
+            text += f"\n  {self.next_step}"
+        return text
+
+
+class InputRefused(AutotuneError):
+    """A study file, a model, an option or a path that cannot be used as given."""
+
+
+class OutputsDiffer(AutotuneError):
+    """The server's answers are not the model's: timing them would mean nothing."""
+
+
+class ServerFailed(AutotuneError):
+    """The server did not come up, died, or stopped answering within its deadline."""
+
+
+class CandidateFailed(ServerFailed):
+    """The server is alive and refused or could not load this candidate."""
+
+
+class LoadFailed(AutotuneError):
+    """The load generator died or did not answer: says nothing about the candidate."""
+
+
+class StoreFailed(AutotuneError):
+    """The database is locked, full, of another schema, or not a database."""
+
+
+class Interrupted(AutotuneError):
+    """The user or the system asked the run to stop."""

@@ -1,0 +1,234 @@
+"""A measurement: what one load phase of a candidate gave, and whether it can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+"""The percentiles that every summary holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySummary:
+    """Percentiles of a set of durations, in milliseconds, keyed by percentile (95.0 → p95)."""
+
+    count: int
+    mean_ms: float
+    max_ms: float
+    percentiles_ms: Mapping[float, float]
+
+    def at(self, percentile: float) -> float:
+        return self.percentiles_ms[percentile]
+
+    @classmethod
+    def of(cls, durations_ms: NDArray[np.float64]) -> LatencySummary | None:
+        """Summarise one duration per request; None when there is none.
+
+        A percentile is the smallest observed value that at least that share of requests did not
+        exceed (``inverted_cdf``), so it is always a latency that some request really had.
+        """
+        if len(durations_ms) == 0:
+            return None
+        values = np.percentile(durations_ms, PERCENTILES, method="inverted_cdf")
+        return cls(
+            count=len(durations_ms),
+            mean_ms=float(np.mean(durations_ms)),
+            max_ms=float(np.max(durations_ms)),
+            percentiles_ms=dict(zip(PERCENTILES, map(float, values), strict=True)),
+        )
+
+
+class RequestStatus(StrEnum):
+    """How a request ended, as stored with every raw sample."""
+
+    OK = "ok"
+    HTTP_ERROR = "http_error"
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    BAD_ANSWER = "bad_answer"
+    UNSENT = "unsent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSamples:
+    """Raw times of the requests **scheduled within the measured window**, in schedule order.
+
+    ``scheduled_s``, ``sent_s``, ``done_s``: float64 arrays of shape (n,), seconds since the window
+    opened. ``ok``: bool array of shape (n,). A request that was never sent or never answered has
+    NaN for what did not happen.
+    """
+
+    scheduled_s: NDArray[np.float64]
+    sent_s: NDArray[np.float64]
+    done_s: NDArray[np.float64]
+    ok: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What the load generator saw, over exactly the measured window.
+
+    ``latency`` counts from the **scheduled** time, ``service_latency`` from the send; a request
+    that failed counts with its time-out in ``latency`` (errors and time-outs are misses) and not
+    at all in ``service_latency``. ``achieved_qps`` counts good answers per second of the window.
+    ``errors`` maps a kind (see `RequestStatus`; HTTP errors as ``http_503``) to a count.
+    ``histogram`` is the latency distribution as an encoded HDR histogram (microseconds).
+    ``generator_cpu`` is the generator's share of one core (1.0 = a whole core).
+    """
+
+    offered_qps: float
+    achieved_qps: float
+    window_s: float
+    scheduled: int
+    sent: int
+    completed: int
+    ok: int
+    errors: Mapping[str, int]
+    latency: LatencySummary | None
+    service_latency: LatencySummary | None
+    send_lag: LatencySummary | None
+    generator_cpu: float
+    max_in_flight: int
+    in_flight_cap_hit: bool
+    histogram: str = ""
+    samples: RequestSamples | None = None
+
+    @property
+    def error_rate(self) -> float:
+        """Share of the scheduled requests that got no good answer, 0 to 1."""
+        return 1 - self.ok / self.scheduled if self.scheduled else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStat:
+    """Executions of one batch size: how many, and the mean compute time of one execution."""
+
+    executions: int
+    compute_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerWindow:
+    """Triton's own statistics, differenced over the measured window; times are means in ms."""
+
+    requests: int
+    executions: int
+    failures: int
+    queue_ms: float
+    compute_input_ms: float
+    compute_infer_ms: float
+    compute_output_ms: float
+    batches: Mapping[int, BatchStat] = field(default_factory=dict)
+
+    @property
+    def compute_ms(self) -> float:
+        return self.compute_input_ms + self.compute_infer_ms + self.compute_output_ms
+
+    @property
+    def mean_batch(self) -> float | None:
+        """Requests (times their own batch) per execution; None before any execution."""
+        done = sum(stat.executions for stat in self.batches.values())
+        total = sum(size * stat.executions for size, stat in self.batches.items())
+        return total / done if done else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryWindow:
+    """How busy the hardware was over the measured window. Unknown is None, never 0.
+
+    ``utilization`` is a share, 0 to 1, of what ``source`` names: ``process_cpu`` (the server's
+    processes, of all cores it may use), ``nvml`` (time in which a kernel ran), ``triton_metrics``
+    (the server's own ``nv_gpu_utilization``). ``series`` holds (seconds since the window opened,
+    utilization) pairs.
+    """
+
+    utilization: float | None = None
+    source: str | None = None
+    memory_mb: float | None = None
+    memory_source: str | None = None
+    series: tuple[tuple[float, float], ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+class Purpose(StrEnum):
+    TRIAL = "trial"
+    CONFIRM = "confirm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One load phase of one candidate, with everything that a decision needs.
+
+    ``invalid_because`` lists why the *measuring* failed; empty means that it can be believed.
+    ``instances`` is the number of model instances that served it. ``started_at`` is UTC seconds
+    since the epoch.
+    """
+
+    purpose: Purpose
+    started_at: float
+    load: LoadResult
+    server: ServerWindow | None
+    telemetry: TelemetryWindow
+    saturation_qps: float | None
+    instances: int
+    reload_s: float = 0.0
+    invalid_because: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return not self.invalid_because
+
+    def metric(self, name: str) -> float | None:
+        """The value of a metric of `METRICS`, or None where it is unknown."""
+        return METRICS[name].read(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    unit: str
+    maximize: bool
+    path: str
+
+    def read(self, measurement: Measurement) -> float | None:
+        value: object = measurement
+        for part in self.path.split("."):
+            value = getattr(value, part)
+            if value is None:
+                return None
+        return float(value)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _PercentileMetric:
+    percentile: float
+    unit: str = "ms"
+    maximize: bool = False
+
+    def read(self, measurement: Measurement) -> float | None:
+        latency = measurement.load.latency
+        return None if latency is None else latency.at(self.percentile)
+
+
+METRICS: dict[str, _Metric | _PercentileMetric] = {
+    **{f"p{percentile:g}_ms": _PercentileMetric(percentile) for percentile in PERCENTILES},
+    "mean_ms": _Metric("ms", False, "load.latency.mean_ms"),
+    "max_ms": _Metric("ms", False, "load.latency.max_ms"),
+    "achieved_qps": _Metric("1/s", True, "load.achieved_qps"),
+    "saturation_qps": _Metric("1/s", True, "saturation_qps"),
+    "queue_ms": _Metric("ms", False, "server.queue_ms"),
+    "compute_ms": _Metric("ms", False, "server.compute_ms"),
+    "mean_batch": _Metric("", True, "server.mean_batch"),
+    "utilization": _Metric("", True, "telemetry.utilization"),
+    "memory_mb": _Metric("MB", False, "telemetry.memory_mb"),
+    "error_rate": _Metric("", False, "load.error_rate"),
+    "instances": _Metric("", False, "instances"),
+}
+"""Every metric by its name in study files, with its unit and its better direction."""

