@@ -1,0 +1,1 @@
+"""Triton Inference Server: its environment, its processes, its configuration."""

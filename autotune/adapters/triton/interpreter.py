@@ -1,0 +1,129 @@
+"""Which Python the embedded server's environment is built on.
+
+The server's Python backend has a stub for each Python 3.8 to 3.13 and reads tensors right only
+with NumPy 1, which has wheels up to Python 3.12; with NumPy 2 our runner goes by DLPack, which
+is right for all but strings. So: 3.11 and 3.12 first, then 3.13.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.core.errors import ServerFailed
+
+PREFERRED = ((3, 11), (3, 12))
+POSSIBLE = (*PREFERRED, (3, 13))
+_TIMEOUT_S = 30
+_PROBE = """
+import json, sys, sysconfig
+v = sysconfig.get_config_var
+print(json.dumps([list(sys.version_info[:3]), sys.base_prefix, v("LIBDIR"), v("INSTSONAME")]))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """A CPython; ``libdir`` and ``soname`` are what its build says of its shared library."""
+
+    path: Path
+    version: tuple[int, int, int]
+    base_prefix: Path
+    libdir: Path | None
+    soname: str
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        return self.version[:2]
+
+    @property
+    def shared_library(self) -> str:
+        """The file name that the stub of this version asks the loader for."""
+        return f"libpython{self.version[0]}.{self.version[1]}.so.1.0"
+
+
+def probe(path: Path) -> Interpreter | None:
+    """Ask an interpreter what it is; None if it does not run."""
+    try:
+        answer = subprocess.run(
+            [str(path), "-I", "-c", _PROBE], capture_output=True, timeout=_TIMEOUT_S, check=True
+        )
+        version, prefix, libdir, soname = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return Interpreter(
+        path=path,
+        version=(version[0], version[1], version[2]),
+        base_prefix=Path(prefix),
+        libdir=Path(libdir) if libdir else None,
+        soname=soname or "",
+    )
+
+
+def ranked(
+    own: Interpreter, find: Callable[[tuple[int, int]], Interpreter | None]
+) -> Iterator[Interpreter]:
+    """The usable interpreters, best first, each looked for only when it is asked for.
+
+    The tool's own if NumPy 1 has a wheel for it, then those that ``find`` knows of a preferred
+    version, then the tool's own or any other of a possible version.
+    """
+    seen = set()
+    for wanted in (PREFERRED, POSSIBLE):
+        if own.minor in wanted and own.minor not in seen:
+            seen.add(own.minor)
+            yield own
+        for minor in reversed(wanted):
+            other = None if minor in seen else find(minor)
+            if other is not None:
+                seen.add(minor)
+                yield other
+
+
+def usable_interpreters() -> Iterator[Interpreter]:
+    """Interpreters on this machine for the server, best first; ServerFailed if there is none."""
+    own = probe(Path(sys.executable))
+    if own is None:
+        raise ServerFailed("this Python cannot be run again", value=sys.executable)
+    found = False
+    for interpreter in ranked(own, find_installed):
+        found = True
+        yield interpreter
+    if not found:
+        raise ServerFailed(
+            "the embedded server needs a Python " + _listed(POSSIBLE),
+            value=f"only Python {own.version[0]}.{own.version[1]}",
+            next_step="install one so that it is on PATH (for example the package python3.12, or"
+            " `uv python install 3.12`), or use launch: binary, docker or remote",
+        )
+
+
+def find_installed(minor: tuple[int, int]) -> Interpreter | None:
+    """The first interpreter of that version that runs: on PATH, then among pyenv's and uv's."""
+    for path in installed_paths(minor):
+        interpreter = probe(path)
+        if interpreter is not None and interpreter.minor == minor:
+            return interpreter
+    return None
+
+
+def installed_paths(minor: tuple[int, int]) -> list[Path]:
+    """Where an interpreter of that version may be; pyenv's shims on PATH may not run."""
+    name = f"{minor[0]}.{minor[1]}"
+    on_path = shutil.which(f"python{name}")
+    home = Path.home()
+    managed = [
+        *home.glob(f".pyenv/versions/{name}*/bin/python{name}"),
+        *home.glob(f".local/share/uv/python/cpython-{name}*/bin/python{name}"),
+    ]
+    return [*([Path(on_path)] if on_path else []), *sorted(managed)]
+
+
+def _listed(versions: Sequence[tuple[int, int]]) -> str:
+    names = [f"{major}.{minor}" for major, minor in versions]
+    return ", ".join(names[:-1]) + " or " + names[-1]
