@@ -1,0 +1,67 @@
+"""The command line: one file per command; this one gathers them and turns errors into exits."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import click
+
+from autotune.cli import demo, doctor, export, show, studies, tune
+from autotune.cli.console import Console, report_error
+from autotune.cli.exits import ExitCode
+from autotune.cli.signals import interruptible
+from autotune.core.errors import AutotuneError, InputRefused
+
+__all__ = ["cli", "main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="triton-autotune", prog_name="autotune")
+def cli() -> None:
+    """Find the Triton configuration that meets your SLA, by measuring it under real load.
+
+    \b
+    Start here:
+      autotune demo
+      autotune tune model.onnx --qps 60 --p95-ms 80
+
+    Exit codes: 0 the pick meets the SLA, 3 no candidate meets it, 2 the input was refused,
+    1 anything else.
+    """
+
+
+for command in (
+    demo.command,
+    tune.command,
+    studies.command,
+    show.command,
+    export.command,
+    doctor.command,
+):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run a command and exit with its code."""
+    as_json = "--json" in sys.argv
+    try:
+        with interruptible():
+            code = cli.main(standalone_mode=False, prog_name="autotune")
+    except click.exceptions.NoArgsIsHelpError as exc:
+        Console.plain(exc.format_message())
+        code = ExitCode.REFUSED
+    except click.ClickException as exc:
+        report_error(InputRefused(exc.format_message(), next_step=_usage(exc)), as_json=as_json)
+        code = ExitCode.REFUSED
+    except AutotuneError as exc:
+        report_error(exc, as_json=as_json)
+        code = ExitCode.REFUSED if isinstance(exc, InputRefused) else ExitCode.FAILED
+    except (click.Abort, KeyboardInterrupt):
+        code = ExitCode.FAILED
+    sys.exit(int(code or 0))
+
+
+def _usage(exc: click.ClickException) -> str:
+    context = getattr(exc, "ctx", None)
+    return f"see: {context.command_path} --help" if context is not None else "see: autotune --help"

@@ -56,6 +56,12 @@ class Verdict:
         return min(known, key=lambda finding: finding.margin or 0.0, default=None)
 
     @property
+    def violations(self) -> tuple[float, ...]:
+        """One number per finding: ≤ 0 where the term is kept, > 0 by how much it is broken; 1
+        where nothing is known. What a constrained search is told."""
+        return tuple(_violation(finding) for finding in self.findings)
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         return tuple(finding.reason for finding in self.findings)
 
@@ -93,6 +99,14 @@ class Sla:
     @property
     def tightest_latency_ms(self) -> float:
         return min(self.latency_ms.values())
+
+
+def _violation(finding: Finding) -> float:
+    if finding.value is None:
+        return 1.0
+    if finding.margin is None:
+        return finding.limit - finding.value
+    return -finding.margin
 
 
 def enough_samples(percentile: float) -> int:

@@ -1,0 +1,48 @@
+# make demo    the main job: tune the bundled OCR model on the embedded Triton, into autotune-out/
+# make test    every test that this machine can run
+# make check   format, lint, types, layers, tests
+# make lock    renew requirements.lock
+# make bench   the figures of docs/benchmarks.md (minutes; wants an idle machine)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: env demo test check lock bench clean
+
+env: $(VENV)/.ready
+
+# The lock file carries hashes: what is installed is what was tested.
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "autotune needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "This Python has no venv module: install it (Debian, Ubuntu: python3-venv)"; exit 2; }
+	@echo "building $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: env
+	@$(BIN)/autotune demo
+
+test: env
+	@$(BIN)/python -m pytest
+
+check: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+lock: env
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --extra dev pyproject.toml -o requirements.lock
+
+bench: env
+	$(BIN)/python -m tests.benchmarks
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,49 @@
+"""Where the command line prints: people's words on a terminal, one JSON document on request."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import rich.console
+from rich.text import Text
+
+from autotune.core.errors import AutotuneError
+
+
+class Console:
+    """The standard streams. Progress and errors go to standard error, answers to standard out."""
+
+    out = rich.console.Console(highlight=False, soft_wrap=False)
+    err = rich.console.Console(stderr=True, highlight=False)
+
+    @classmethod
+    def plain(cls, text: str) -> None:
+        """Print without markup: names and messages may hold brackets."""
+        cls.out.print(Text(text), soft_wrap=True)
+
+    @classmethod
+    def note(cls, text: str, style: str = "") -> None:
+        """A line for people beside the answer."""
+        cls.err.print(Text(text, style=style), soft_wrap=True)
+
+    @staticmethod
+    def document(data: Any) -> None:
+        """The one JSON document of ``--json``. Unknown numbers are null."""
+        sys.stdout.write(json.dumps(data, indent=2, default=str, allow_nan=False) + "\n")
+
+
+def report_error(error: AutotuneError, *, as_json: bool) -> None:
+    if as_json:
+        Console.document(
+            {
+                "error": {
+                    "kind": type(error).__name__,
+                    "rule": error.rule,
+                    "value": error.value,
+                    "next_step": error.next_step,
+                }
+            }
+        )
+    Console.note(f"autotune: {error}", style="red")

@@ -1,0 +1,44 @@
+"""``autotune export``: the deployable repository of a stored study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autotune.bootstrap import export_stored, open_store
+from autotune.cli.console import Console
+from autotune.cli.options import db_option, json_option
+from autotune.core.errors import InputRefused
+
+
+@click.command(
+    name="export",
+    short_help="Write a stored study's pick, or any trial, as a model repository.",
+    epilog="""\b
+Examples:
+  autotune export ocr --out ./deploy
+  autotune export ocr --trial 4 --out ./deploy
+""",
+)
+@click.argument("study")
+@click.option("--trial", type=int, help="Another trial than the pick, by its number.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Target directory.")
+@db_option
+@json_option
+def command(study: str, trial: int | None, out: Path, db: str, as_json: bool) -> None:
+    """Write the pick of a study as a Triton model repository with its evidence.
+
+    The numbers in provenance.json are the study's; a trial other than the pick has not been
+    confirmed from its exported files, and provenance.json says so.
+    """
+    if trial is not None and trial < 0:
+        raise InputRefused("a trial's number counts from 0", value=trial)
+    with open_store(db, create=False) as store:
+        exported = export_stored(store, study, trial=trial, out=out)
+    if as_json:
+        Console.document(exported)
+    else:
+        Console.plain(f"trial {exported['trial']} of study {exported['study']} written to {out}")
+        for path in exported["files"]:
+            Console.plain(f"  {path}")

@@ -1,0 +1,33 @@
+"""Ctrl-C and SIGTERM become an `Interrupted`, so that every ``finally`` ends what was started."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from autotune.core.errors import Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise Interrupted in the main thread at the first signal; further ones are ignored while
+    the run cleans up after itself (it does so within bounded time)."""
+
+    def interrupt(signum: int, _frame: FrameType | None) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(
+            f"stopped by {signal.Signals(signum).name}",
+            next_step="what was measured is stored: the same command with --resume goes on",
+        )
+
+    before = {each: signal.signal(each, interrupt) for each in SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,29 @@
+"""``autotune studies``: what is stored."""
+
+from __future__ import annotations
+
+import click
+
+from autotune.bootstrap import open_store
+from autotune.cli.console import Console
+from autotune.cli.options import db_option, json_option
+from autotune.cli.render import studies_table, study_json
+
+
+@click.command(
+    name="studies",
+    short_help="List the stored studies.",
+    epilog="Example:  autotune studies --json",
+)
+@db_option
+@json_option
+def command(db: str, as_json: bool) -> None:
+    """List the stored studies, newest first."""
+    with open_store(db, create=False) as store:
+        records = store.studies()
+    if as_json:
+        Console.document([study_json(record) for record in records])
+    elif not records:
+        Console.plain(f"no study in {db} yet: autotune demo runs one")
+    else:
+        Console.out.print(studies_table(records))

@@ -1,0 +1,140 @@
+"""``autotune tune``: run a study now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autotune.bootstrap import StudySession
+from autotune.cli.console import Console
+from autotune.cli.exits import ExitCode
+from autotune.cli.options import db_option, json_option, out_option, resume_option
+from autotune.cli.progress import listener
+from autotune.cli.render import answer_json, print_answer
+from autotune.core.errors import InputRefused
+from autotune.core.study import PickRule, SearchKind, Study
+from autotune.studyfile import read_study_file, study_from_options
+from search_spaces import library
+
+ONNX_OPTIONS = (
+    "qps", "p95_ms", "p99_ms", "name", "shape", "space", "trials", "minutes", "search", "pick",
+    "headroom", "seed",
+)  # fmt: skip
+
+
+def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) -> int:
+    """Run a study with progress, print its answer, and say by the exit code what it came to."""
+    with listener(quiet=as_json) as listen:
+        with StudySession.open(study, db=db, out=out, resume=resume, listen=listen) as session:
+            for warning in session.warnings:
+                Console.note(f"note: {warning}", style="yellow")
+            answer = session.run()
+    if as_json:
+        Console.document(answer_json(answer))
+    else:
+        print_answer(answer)
+    return ExitCode.MEETS if answer.exported_to is not None else ExitCode.NO_CANDIDATE
+
+
+@click.command(
+    name="tune",
+    short_help="Run a study: from a study file, or straight from an ONNX model.",
+    epilog="""\b
+Examples:
+  autotune tune study.yaml
+  autotune tune study.yaml --resume
+  autotune tune model.onnx --qps 60 --p95-ms 80 --shape x:3,224,224
+""",
+)
+@click.argument("study", metavar="STUDY.yaml|MODEL.onnx", type=click.Path(path_type=Path))
+@click.option("--qps", type=float, help="ONNX: the peak rate to serve, requests per second.")
+@click.option("--p95-ms", type=float, help="ONNX: the p95 latency limit, milliseconds.")
+@click.option("--p99-ms", type=float, help="ONNX: the p99 latency limit, milliseconds.")
+@click.option("--name", help="ONNX: the model's name for clients.  [default: the file's stem]")
+@click.option(
+    "--shape",
+    multiple=True,
+    metavar="INPUT:D,D,…",
+    help="ONNX: an input's shape without the batch dimension, where it has dynamic dimensions.",
+)
+@click.option(
+    "--space", type=click.Choice(library.ready_made()), help="ONNX: search space.  [default: cpu]"
+)
+@click.option("--trials", type=int, help="ONNX: how many candidates at most.  [default: 30]")
+@click.option("--minutes", type=float, help="ONNX: how long at most.  [default: 15]")
+@click.option("--search", type=click.Choice(list(SearchKind)), help="ONNX: [default: optuna]")
+@click.option("--pick", type=click.Choice(list(PickRule)), help="ONNX: [default: cheapest]")
+@click.option(
+    "--headroom", type=float, help="ONNX: measure at qps × headroom.  [default: 1.2]"
+)
+@click.option("--seed", type=int, help="ONNX: seed of search, arrivals and inputs.  [default: 0]")
+@out_option
+@db_option
+@resume_option
+@json_option
+def command(
+    study: Path, out: Path, db: str, resume: bool, as_json: bool, **options: Any
+) -> int:
+    """Run a study now, with progress, and export the pick.
+
+    A study file says everything; an ONNX model needs --qps and a latency limit, and is served on
+    the embedded Triton by ONNX Runtime.
+    """
+    given = {key: value for key, value in options.items() if value not in (None, ())}
+    if study.suffix in {".yaml", ".yml"}:
+        if given:
+            flag = "--" + next(iter(given)).replace("_", "-")
+            raise InputRefused(
+                f"{flag} goes with an ONNX model; a study file says it itself",
+                next_step=f"set it in {study}",
+            )
+        return run_study(read_study_file(study), out=out, db=db, resume=resume, as_json=as_json)
+    if study.suffix != ".onnx":
+        raise InputRefused("give a study file (.yaml) or a model (.onnx)", value=str(study))
+    definition = _definition(study, given)
+    return run_study(
+        study_from_options(definition), out=out, db=db, resume=resume, as_json=as_json
+    )
+
+
+def _definition(model: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The study that the options of the ONNX form describe, in a study file's words."""
+    latencies = {key: given[key] for key in ("p95_ms", "p99_ms") if key in given}
+    if "qps" not in given or not latencies:
+        raise InputRefused(
+            "an ONNX model needs a rate and a latency limit",
+            next_step=f"autotune tune {model} --qps 60 --p95-ms 80",
+        )
+    workload: dict[str, Any] = {"target_qps": given["qps"]}
+    if "headroom" in given:
+        workload["headroom"] = given["headroom"]
+    if "shape" in given:
+        workload["inputs"] = {"shapes": dict(_shape(text) for text in given["shape"])}
+    # Ten requests are expected beyond the strictest percentile: as long as that takes.
+    share = 0.01 if "p99_ms" in latencies else 0.05
+    enough_s = 11 / share / (given["qps"] * given.get("headroom", 1.2)) if given["qps"] > 0 else 0
+    workload["measure_s"] = min(max(12.0, float(round(enough_s + 0.5))), 3600.0)
+    definition: dict[str, Any] = {
+        "study": given.get("name", model.stem),
+        "model": {"onnx": str(model), "name": given.get("name", model.stem)},
+        "workload": workload,
+        "sla": latencies,
+        "space": given.get("space", "cpu"),
+    }
+    budget = {key: given[key] for key in ("trials", "minutes") if key in given}
+    plain = {key: str(given[key]) for key in ("search", "pick") if key in given}
+    seed = {"seed": given["seed"]} if "seed" in given else {}
+    return {**definition, **plain, **seed, **({"budget": budget} if budget else {})}
+
+
+def _shape(text: str) -> tuple[str, list[int]]:
+    name, _, dims = text.rpartition(":")
+    try:
+        shape = [int(dim) for dim in dims.split(",")]
+    except ValueError:
+        shape = []
+    if not name or not shape:
+        raise InputRefused("a shape is INPUT:D,D,…", value=text, next_step="--shape x:3,224,224")
+    return name, shape

@@ -1,0 +1,33 @@
+"""What the environment decides: the one place that reads environment variables."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+APP = "triton-autotune"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """``cache_dir`` (AUTOTUNE_CACHE) holds what can be built again: the embedded server, fetched
+    models. ``work_dir`` (AUTOTUNE_WORK) holds server logs and model repositories of running
+    studies. ``database`` (AUTOTUNE_DB) is the default database URL or path."""
+
+    cache_dir: Path
+    work_dir: Path
+    database: str
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        env = os.environ
+        cache = env.get("AUTOTUNE_CACHE") or platformdirs.user_cache_path(APP)
+        work = env.get("AUTOTUNE_WORK") or platformdirs.user_state_path(APP)
+        return cls(
+            cache_dir=Path(cache).expanduser().absolute(),
+            work_dir=Path(work).expanduser().absolute(),
+            database=env.get("AUTOTUNE_DB") or "autotune.db",
+        )

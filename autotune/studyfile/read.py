@@ -1,0 +1,289 @@
+"""From YAML, options or a stored definition to a `Study`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from autotune.core.errors import InputRefused
+from autotune.core.sla import Sla
+from autotune.core.study import (
+    Budget,
+    Launch,
+    ModelSource,
+    Objective,
+    PackagedModel,
+    PickRule,
+    SearchKind,
+    ServerSpec,
+    Study,
+    Tolerance,
+)
+from autotune.core.workload import Arrival, ArrivalKind, InputKind, InputSpec, Workload
+from autotune.studyfile.contradictions import contradictions, limits
+from autotune.studyfile.schema import StudySection
+from autotune.studyfile.source import Place, Problem, Source, nearest
+from search_spaces import library
+from search_spaces.space import Space, SpaceRefused, parse_space
+
+
+def read_study_file(path: Path) -> Study:
+    """Read a study file. InputRefused names the file and the line of everything that is wrong."""
+    return _study(Source.from_file(path))
+
+
+def read_definition(definition: Mapping[str, Any]) -> Study:
+    """Turn a stored ``Study.definition`` back into the study."""
+    return _study(Source(definition, "the stored study", Path("/")))
+
+
+def study_from_options(definition: Mapping[str, Any]) -> Study:
+    """A study given by command-line options, in the same words as a study file; paths are
+    relative to the working directory."""
+    return _study(Source(definition, "the command line", Path.cwd()))
+
+
+def _study(source: Source) -> Study:
+    plain = source.plain
+    try:
+        section = StudySection.model_validate(plain)
+    except ValidationError as exc:
+        problems = [_problem(error, plain) for error in exc.errors(include_url=False)]
+        raise source.refusal(problems) from exc
+    problems = list(contradictions(section))
+    if problems:
+        raise source.refusal(problems)
+    space_mapping = _space_mapping(section, source)
+    space = _space(section, space_mapping, source)
+    return _build(section, space, source.base, _definition(section, space_mapping, source.base))
+
+
+# ------------------------------------------------------------------------ what pydantic refused
+def _problem(error: ErrorDetails, plain: Mapping[str, Any]) -> Problem:
+    place = _real_place(error["loc"], plain)
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        valid = _valid_keys(place[:-1])
+        return Problem(place=place, rule="unknown key", next_step=nearest(str(place[-1]), valid))
+    if kind == "missing":
+        return Problem(place=place, rule="is required")
+    value = error["input"]
+    shown = value if isinstance(value, str | int | float | bool) else None
+    return Problem(place=place, rule=_rule(error), value=shown, next_step=_unit_hint(place, value))
+
+
+def _real_place(loc: tuple[str | int, ...], plain: Any) -> Place:
+    """Drop the parts of pydantic's location that name a branch of a union, not a key."""
+    place: list[str | int] = []
+    node = plain
+    for index, part in enumerate(loc):
+        last = index == len(loc) - 1
+        if isinstance(node, Mapping) and part in node:
+            node = node[part]
+        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+            node = node[part]
+        elif not (last and isinstance(node, Mapping)):
+            continue
+        place.append(part)
+    return tuple(place)
+
+
+def _valid_keys(place: Place) -> list[str]:
+    model: type[BaseModel] | None = StudySection
+    for part in place:
+        if isinstance(part, int) or model is None:
+            continue
+        model = _section_of(model.model_fields[part].annotation)
+    return list(model.model_fields) if model is not None else []
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    parts = getattr(annotation, "__args__", ())
+    return next((found for part in parts if (found := _section_of(part))), None)
+
+
+def _rule(error: ErrorDetails) -> str:
+    names = {
+        "float_type": "must be a number",
+        "int_type": "must be a whole number",
+        "string_type": "must be text",
+        "model_type": "must be a mapping of keys",
+        "list_type": "must be a list",
+        "dict_type": "must be a mapping",
+        "tuple_type": "must be a list",
+        "finite_number": "must be a finite number",
+    }
+    return names.get(error["type"]) or error["msg"].replace("Input should", "must").lower()
+
+
+def _unit_hint(place: Place, value: object) -> str:
+    key = str(place[-1]) if place else ""
+    units = {"_ms": "milliseconds", "_s": "seconds", "_us": "microseconds", "_qps": "requests per second"}
+    unit = next((words for suffix, words in units.items() if key.endswith(suffix)), "")
+    if unit and isinstance(value, str):
+        return f"give a plain number, in {unit}: {key}: 80"
+    return ""
+
+
+# ------------------------------------------------------------------------------------- the space
+def _space_mapping(section: StudySection, source: Source) -> dict[str, Any]:
+    if not isinstance(section.space, str):
+        return {"name": section.study, **section.space}
+    if section.space in library.ready_made():
+        return {**library.load(section.space), "name": section.space}
+    path = source.base / section.space
+    if path.suffix in {".yaml", ".yml"}:
+        return {"name": path.stem, **Source.from_file(path).plain}
+    valid = library.ready_made()
+    problem = Problem(
+        place=("space",),
+        rule="no ready-made space has this name",
+        value=section.space,
+        next_step=f"one of {', '.join(valid)}; or a .yaml file; or the mapping itself",
+    )
+    raise source.refusal([problem])
+
+
+def _space(section: StudySection, mapping: Mapping[str, Any], source: Source) -> Space:
+    unnamed = {key: value for key, value in mapping.items() if key != "name"}
+    try:
+        return parse_space(unnamed, str(mapping["name"]))
+    except SpaceRefused as exc:
+        inline = isinstance(section.space, dict)
+        place: Place = ("space", *exc.path) if inline else ("space",)
+        problem = Problem(place=place, rule=exc.rule, value=exc.value, next_step=exc.next_step)
+        raise source.refusal([problem]) from exc
+
+
+# -------------------------------------------------------------------------------------- building
+def _build(section: StudySection, space: Space, base: Path, definition: dict[str, Any]) -> Study:
+    return Study(
+        name=section.study,
+        model=_model(section, base),
+        server=_server(section, base),
+        workload=_workload(section, base),
+        sla=Sla(
+            latency_ms=limits(section),
+            error_rate=section.sla.error_rate,
+            min_achieved=section.sla.min_achieved,
+        ),
+        space=space,
+        objectives=tuple(
+            Objective.of(o.metric, maximize=None if o.direction is None else o.direction == "maximize")
+            for o in section.objectives
+        ),
+        pick=PickRule(section.pick),
+        search=SearchKind(section.search),
+        budget=Budget(trials=section.budget.trials, minutes=section.budget.minutes),
+        tolerance=Tolerance(rtol=section.tolerance.rtol, atol=section.tolerance.atol),
+        seed=section.seed,
+        definition=definition,
+    )
+
+
+def _path(base: Path, text: str | None) -> Path | None:
+    return None if text is None else (base / Path(text).expanduser()).absolute()
+
+
+def _model(section: StudySection, base: Path) -> ModelSource:
+    model = section.model
+    packaged = model.package
+    onnx = _path(base, model.onnx)
+    name = model.name or (onnx.stem if onnx else None) or (packaged and Path(packaged.file).stem)
+    assert name is not None
+    return ModelSource(
+        name=name,
+        repository=_path(base, model.repository),
+        onnx=onnx,
+        package=None
+        if packaged is None
+        else PackagedModel(
+            requirement=packaged.requirement, file=packaged.file, sha256=packaged.sha256
+        ),
+    )
+
+
+def _server(section: StudySection, base: Path) -> ServerSpec:
+    server = section.server
+    return ServerSpec(
+        launch=Launch(server.launch),
+        binary=_path(base, server.binary),
+        image=server.image,
+        gpus=server.gpus,
+        http=server.http,
+        grpc=server.grpc,
+        metrics=server.metrics,
+        ports=server.ports,
+        flags={
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in server.flags.items()
+        },
+        start_timeout_s=server.start_timeout_s,
+        load_timeout_s=server.load_timeout_s,
+    )
+
+
+def _workload(section: StudySection, base: Path) -> Workload:
+    work = section.workload
+    offered = work.target_qps * work.headroom
+    # Room for every request that can be open before its time-out ends it, and half as much again:
+    # a server that is merely too slow then times out, and does not hit the cap.
+    room = math.ceil(1.5 * offered * work.timeout_s) + 64
+    return Workload(
+        target_qps=work.target_qps,
+        headroom=work.headroom,
+        arrival=Arrival(
+            kind=ArrivalKind(work.arrival.kind),
+            cv=work.arrival.cv,
+            trace=_existing(base, work.arrival.trace, "trace"),
+        ),
+        inputs=InputSpec(
+            kind=InputKind(work.inputs.kind),
+            path=_existing(base, work.inputs.path, "input"),
+            shapes={name: tuple(shape) for name, shape in work.inputs.shapes.items()},
+            ranges=work.inputs.ranges,
+            count=work.inputs.count,
+        ),
+        warmup_s=work.warmup_s,
+        measure_s=work.measure_s,
+        saturation_s=work.saturation_s,
+        timeout_s=work.timeout_s,
+        max_in_flight=work.max_in_flight or min(room, 65536),
+    )
+
+
+def _existing(base: Path, text: str | None, what: str) -> Path | None:
+    path = _path(base, text)
+    if path is not None and not path.is_file():
+        raise InputRefused(f"the {what} file does not exist", value=str(path))
+    return path
+
+
+def _definition(
+    section: StudySection, space: Mapping[str, Any], base: Path
+) -> dict[str, Any]:
+    """The file's content as it is stored: defaults filled in, the space spelled out, paths made
+    absolute, so that it means the same from any directory and after an update."""
+    data = section.model_dump(mode="json", exclude_none=True)
+    data["space"] = dict(space)
+    keys: Sequence[tuple[str, ...]] = (
+        ("model", "repository"),
+        ("model", "onnx"),
+        ("server", "binary"),
+        ("workload", "arrival", "trace"),
+        ("workload", "inputs", "path"),
+    )
+    for *parents, last in keys:
+        node = data
+        for parent in parents:
+            node = node[parent]
+        if last in node:
+            node[last] = str(_path(base, node[last]))
+    return data

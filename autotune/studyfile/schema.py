@@ -1,0 +1,139 @@
+"""The shape of a study file: keys, types and single-value rules.
+
+What several keys together must satisfy is in `autotune.studyfile.contradictions`; what a value
+must satisfy wherever it comes from is checked by the dataclasses of `autotune.core`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
+Flag = StrictStr | StrictBool | Annotated[int, Field(strict=True)] | Number
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PackageSection(_Section):
+    requirement: StrictStr
+    file: StrictStr
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ModelSection(_Section):
+    name: Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_.\-]+$")] | None = None
+    repository: StrictStr | None = None
+    onnx: StrictStr | None = None
+    package: PackageSection | None = None
+
+
+class ServerSection(_Section):
+    launch: Literal["embedded", "binary", "docker", "remote"] = "embedded"
+    binary: StrictStr | None = None
+    image: StrictStr | None = None
+    gpus: StrictStr | None = None
+    http: StrictStr | None = None
+    grpc: StrictStr | None = None
+    metrics: StrictStr | None = None
+    ports: tuple[Port, Port, Port] | None = None
+    flags: dict[str, Flag] = Field(default_factory=dict)
+    start_timeout_s: Positive = 120.0
+    load_timeout_s: Positive = 120.0
+
+
+class ArrivalSection(_Section):
+    kind: Literal["constant", "poisson", "gamma", "trace"] = "poisson"
+    cv: Positive = 1.0
+    trace: StrictStr | None = None
+
+
+class InputsSection(_Section):
+    kind: Literal["random", "json", "npz"] = "random"
+    path: StrictStr | None = None
+    shapes: dict[str, list[Count]] = Field(default_factory=dict)
+    ranges: dict[str, tuple[Number, Number]] = Field(default_factory=dict)
+    count: Count = 32
+
+
+def _arrival_shorthand(value: object) -> object:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _inputs_shorthand(value: object) -> object:
+    """``random``, or the path of a file whose suffix tells its kind."""
+    if not isinstance(value, str):
+        return value
+    for kind in ("json", "npz"):
+        if value.endswith("." + kind):
+            return {"kind": kind, "path": value}
+    return {"kind": value}
+
+
+class WorkloadSection(_Section):
+    target_qps: Positive
+    headroom: Annotated[float, Field(strict=True, ge=1, le=10)] = 1.2
+    arrival: Annotated[ArrivalSection, BeforeValidator(_arrival_shorthand)] = ArrivalSection()
+    inputs: Annotated[InputsSection, BeforeValidator(_inputs_shorthand)] = InputsSection()
+    warmup_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 2.0
+    measure_s: Annotated[float, Field(strict=True, ge=1, le=3600)] = 12.0
+    saturation_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 3.0
+    timeout_s: Annotated[float, Field(strict=True, gt=0, le=600)] = 10.0
+    max_in_flight: Annotated[int, Field(strict=True, ge=1, le=65536)] | None = None
+
+
+class SlaSection(_Section):
+    p50_ms: Positive | None = None
+    p90_ms: Positive | None = None
+    p95_ms: Positive | None = None
+    p99_ms: Positive | None = None
+    error_rate: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.001
+    min_achieved: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.98
+
+
+class ObjectiveSection(_Section):
+    metric: StrictStr
+    direction: Literal["maximize", "minimize"] | None = None
+
+
+def _objective_shorthand(value: object) -> object:
+    return {"metric": value} if isinstance(value, str) else value
+
+
+class BudgetSection(_Section):
+    trials: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 30
+    minutes: Annotated[float, Field(strict=True, gt=0, le=14_400)] = 15.0
+
+
+class ToleranceSection(_Section):
+    rtol: Annotated[float, Field(strict=True, ge=0)] | None = None
+    atol: Annotated[float, Field(strict=True, ge=0)] | None = None
+
+
+class StudySection(_Section):
+    """The whole file."""
+
+    study: Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
+    model: ModelSection
+    server: ServerSection = ServerSection()
+    workload: WorkloadSection
+    sla: SlaSection
+    space: StrictStr | dict[str, Any]
+    objectives: Annotated[
+        list[Annotated[ObjectiveSection, BeforeValidator(_objective_shorthand)]], Field(min_length=1)
+    ] = [
+        ObjectiveSection(metric="saturation_qps"),
+        ObjectiveSection(metric="p95_ms"),
+        ObjectiveSection(metric="utilization"),
+    ]
+    pick: Literal["cheapest", "fastest", "max_throughput", "balanced"] = "cheapest"
+    search: Literal["optuna", "grid", "random"] = "optuna"
+    budget: BudgetSection = BudgetSection()
+    tolerance: ToleranceSection = ToleranceSection()
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0

@@ -1,0 +1,374 @@
+"""Run a study: check the outputs, measure candidates, decide, export and confirm.
+
+What has been measured is in the store before anything is decided on it, so that a run that is
+killed at any moment goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.core.decision import Decision, decide
+from autotune.core.errors import (
+    AutotuneError,
+    CandidateFailed,
+    Interrupted,
+    LoadFailed,
+    ServerFailed,
+)
+from autotune.core.measurement import Measurement, Purpose
+from autotune.core.model_interface import ModelInterface, Sample
+from autotune.core.records import DecisionRecord, StudyRecord, StudyState
+from autotune.core.sla import judge
+from autotune.core.study import Study
+from autotune.core.trial import Trial, TrialState
+from autotune.ports import (
+    Applied,
+    Clock,
+    ExportFile,
+    Exporter,
+    LoadDriver,
+    OutputCheck,
+    Progress,
+    ProgressListener,
+    Search,
+    Server,
+    Telemetry,
+    TrialOutcome,
+    TrialStore,
+)
+from autotune.tuner.answer import Answer
+from autotune.tuner.measure import SATURATION_WARMUP_S, Measurer
+from search_spaces.candidate import Candidate
+
+ATTEMPTS = 3
+"""How often an invalid measurement is taken in all, before the trial is given up as invalid."""
+CONFIRMATIONS = 3
+"""How many picks may fail their confirmation before the study gives up."""
+CHECKED_SAMPLES = 4
+"""Samples compared at every later candidate; the first one is compared on all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """Writes what stands beside an exported model, from the finished study."""
+
+    write: Callable[[StudyRecord, Sequence[Trial], DecisionRecord, Decision], Sequence[ExportFile]]
+
+
+@dataclass(slots=True, kw_only=True)
+class StudyRunner:
+    """One run of one study. ``out`` receives the export; ``work`` is scratch on the same disk."""
+
+    study: Study
+    study_id: int
+    store: TrialStore
+    search: Search
+    server: Server
+    load: LoadDriver
+    telemetry: Telemetry
+    check: OutputCheck
+    exporter: Exporter
+    baseline: Candidate
+    samples_for: Callable[[ModelInterface], Sequence[Sample]]
+    documents: Documents
+    environment: Callable[[], Mapping[str, Any]]
+    clock: Clock
+    listen: ProgressListener
+    out: Path
+    work: Path
+    warnings: tuple[str, ...] = ()
+    _began: float = field(default=0.0, init=False)
+    _before_s: float = field(default=0.0, init=False)
+    _trials: list[Trial] = field(default_factory=list, init=False)
+    _samples: Sequence[Sample] = field(default=(), init=False)
+    _measured_s: list[float] = field(default_factory=list, init=False)
+
+    def run(self) -> Answer:
+        """Come to an answer. An AutotuneError means that the study could not; what it had
+        measured is stored, and its state says why it ended."""
+        self._began = self.clock.monotonic()
+        try:
+            self._resume()
+            self._prepare()
+            stopped_because = self._search()
+            return self._conclude(stopped_because)
+        except (Interrupted, KeyboardInterrupt) as exc:
+            self._end(StudyState.INTERRUPTED, str(exc) or "interrupted")
+            raise
+        except AutotuneError as exc:
+            self._end(StudyState.FAILED, str(exc))
+            raise
+
+    def _end(self, state: StudyState, reason: str) -> None:
+        self.store.set_study_state(self.study_id, state, reason)
+
+    # --------------------------------------------------------------------------------- prepare
+    def _resume(self) -> None:
+        """Tell the search what an earlier run of this study has measured."""
+        self.store.set_study_state(self.study_id, StudyState.RUNNING)
+        for trial in self.store.trials(self.study_id):
+            if trial.state is TrialState.RUNNING:
+                continue
+            self._trials.append(trial)
+            self.search.tell(trial.candidate, self._outcome(trial))
+            self._before_s += (trial.ended_at or trial.started_at) - trial.started_at
+
+    def _prepare(self) -> None:
+        self._say("prepare", "starting the server")
+        self.server.start()
+        self._say("prepare", f"loading {self.study.model.name} as it is configured now")
+        try:
+            applied = self.server.apply(self.baseline)
+        except CandidateFailed as exc:
+            raise CandidateFailed(
+                f"the model does not load as it is configured now: {exc.rule}",
+                next_step=exc.next_step or "mend its config.pbtxt or model file, then run again",
+            ) from exc
+        interface = self.server.interface()
+        self._samples = self.samples_for(interface)
+        self.load.prepare(interface, self._samples)
+        self._say("check", "comparing served outputs with the model run directly")
+        compared = self.check.check(self.server.endpoint, interface, self._samples)
+        self._say("check", compared)
+        self.store.set_environment(
+            self.study_id,
+            {
+                **self.environment(),
+                **self.server.identity(),
+                "outputs": compared,
+                "warnings": list(self.warnings),
+                "instances_at_start": applied.instances,
+            },
+        )
+
+    # ---------------------------------------------------------------------------------- search
+    def _search(self) -> str:
+        budget = self.study.budget
+        while True:
+            if len(self._trials) >= budget.trials:
+                return f"the budget of {budget.trials} trials is used up"
+            if self._trials and self._spent_s() + 2 * self._one_s() > budget.minutes * 60:
+                return f"the budget of {budget.minutes:g} minutes is used up"
+            candidate = self.search.ask()
+            if candidate is None:
+                return "every candidate of the space has been measured"
+            trial = self._run_trial(candidate)
+            self.search.tell(candidate, self._outcome(trial))
+
+    def _run_trial(self, candidate: Candidate) -> Trial:
+        number = max((trial.number for trial in self._trials), default=-1) + 1
+        began = self.clock.monotonic()
+        self.store.begin_trial(self.study_id, number, candidate)
+        self._say("trial", str(candidate), trial=number + 1)
+        state, reason = self._measure_trial(number, candidate)
+        self.store.end_trial(self.study_id, number, state, reason)
+        trial = next(t for t in self.store.trials(self.study_id) if t.number == number)
+        self._measured_s.append(self.clock.monotonic() - began)
+        self._trials.append(trial)
+        self._say("trial", self._result(trial), trial=number + 1, finished=trial)
+        return trial
+
+    def _measure_trial(self, number: int, candidate: Candidate) -> tuple[TrialState, str]:
+        """Measure until a measurement can be believed; the candidate is blamed only for what the
+        server did under it."""
+        reason = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._say("trial", f"measuring again: {reason}", trial=number + 1)
+            try:
+                measurement = self._measure_once(candidate)
+            except LoadFailed as exc:
+                reason = str(exc)
+                continue
+            except ServerFailed as exc:
+                return TrialState.FAILED, str(exc)
+            self.store.add_measurement(self.study_id, number, measurement)
+            if measurement.valid:
+                return TrialState.OK, ""
+            reason = "; ".join(measurement.invalid_because)
+        return TrialState.INVALID, f"measured {ATTEMPTS} times: {reason}"
+
+    def _measure_once(self, candidate: Candidate) -> Measurement:
+        applied = self.server.apply(candidate)
+        self._check_outputs(self.server, self._samples[:CHECKED_SAMPLES])
+        return self._measurer().measure(self.server, candidate, applied, Purpose.TRIAL)
+
+    def _check_outputs(self, server: Server, samples: Sequence[Sample]) -> None:
+        self.check.check(server.endpoint, server.interface(), samples)
+
+    def _measurer(self) -> Measurer:
+        return Measurer(
+            study=self.study, load=self.load, telemetry=self.telemetry, clock=self.clock
+        )
+
+    def _outcome(self, trial: Trial) -> TrialOutcome:
+        measurement = trial.measurement
+        if measurement is None:
+            unknown = tuple(None for _ in self.study.objectives)
+            return TrialOutcome(state=trial.state, values=unknown, violations=None)
+        values = tuple(measurement.metric(objective.metric) for objective in self.study.objectives)
+        verdict = judge(measurement, self.study.sla)
+        return TrialOutcome(state=trial.state, values=values, violations=verdict.violations)
+
+    # -------------------------------------------------------------------------------- conclude
+    def _conclude(self, stopped_because: str) -> Answer:
+        for _ in range(CONFIRMATIONS):
+            decision = self._decide()
+            pick = self._trial(decision.pick)
+            if pick is None or pick.confirmation is not None:
+                break
+            self._say("confirm", f"confirming trial {pick.number} from its exported files")
+            self._confirm(pick)
+        decision = self._decide()
+        pick = self._trial(decision.pick)
+        confirmed = pick is not None and pick.confirmation is not None
+        exported_to = self._export(decision, pick) if pick is not None and confirmed else None
+        self._end(StudyState.DONE, stopped_because)
+        return self._answer(decision, exported_to, stopped_because)
+
+    def _decide(self) -> Decision:
+        self._trials = [
+            t for t in self.store.trials(self.study_id) if t.state is not TrialState.RUNNING
+        ]
+        return decide(
+            self._trials, self.study.sla, objectives=self.study.objectives, rule=self.study.pick
+        )
+
+    def _trial(self, number: int | None) -> Trial | None:
+        return next((trial for trial in self._trials if trial.number == number), None)
+
+    def _confirm(self, pick: Trial) -> None:
+        """Load the pick from its exported files in a strict server, and measure it once more."""
+        self.server.close()
+        staged = self.work / f"confirm-{pick.number}"
+        self.exporter.write(pick.candidate, staged, self.study.name, ())
+        strict = self.exporter.strict_server(staged)
+        try:
+            strict.start()
+            applied = strict.apply(pick.candidate)
+            self._check_outputs(strict, self._samples)
+            self._measure_confirmation(strict, pick, applied)
+        finally:
+            strict.close()
+
+    def _measure_confirmation(self, strict: Server, pick: Trial, applied: Applied) -> None:
+        for _ in range(ATTEMPTS):
+            measurement = self._measurer().measure(
+                strict, pick.candidate, applied, Purpose.CONFIRM
+            )
+            self.store.add_measurement(self.study_id, pick.number, measurement)
+            if measurement.valid:
+                return
+        raise LoadFailed(
+            f"trial {pick.number} could not be confirmed: no valid measurement in {ATTEMPTS}",
+            value="; ".join(measurement.invalid_because),
+            next_step="free this machine of other work, then go on with --resume",
+        )
+
+    def _export(self, decision: Decision, pick: Trial) -> Path:
+        self._say("export", f"writing trial {pick.number} to {self.out}")
+        record = DecisionRecord(
+            study_id=self.study_id,
+            taken_at=self.clock.now(),
+            rule=self.study.pick,
+            pick=pick.number,
+            detail=decision.to_json(),
+            exported_to=str(self.out),
+        )
+        study = self.store.study(str(self.study_id))
+        trials = self.store.trials(self.study_id, samples=True)
+        files = self.documents.write(study, trials, record, decision)
+        self.exporter.write(pick.candidate, self.out, self.study.name, files)
+        self.store.add_decision(record)
+        return self.out
+
+    def _answer(self, decision: Decision, exported_to: Path | None, why: str) -> Answer:
+        if exported_to is None:
+            self.store.add_decision(
+                DecisionRecord(
+                    study_id=self.study_id,
+                    taken_at=self.clock.now(),
+                    rule=self.study.pick,
+                    pick=None,
+                    detail=decision.to_json(),
+                )
+            )
+        self._say("done", why)
+        return Answer(
+            study=self.study,
+            record=self.store.study(str(self.study_id)),
+            trials=tuple(self._trials),
+            decision=decision,
+            exported_to=exported_to,
+            stopped_because=why,
+            wall_s=self.clock.monotonic() - self._began,
+            load_s=self._load_s(),
+            warnings=self.warnings,
+        )
+
+    # -------------------------------------------------------------------------------- progress
+    def _load_s(self) -> float:
+        """Seconds of load that this run's measurements took by plan."""
+        work = self.study.workload
+        since = self.clock.now() - (self.clock.monotonic() - self._began)
+        taken = [m for t in self._trials for m in t.measurements if m.started_at >= since]
+        bursts = sum(m.saturation_qps is not None for m in taken)
+        return len(taken) * (work.warmup_s + work.measure_s) + bursts * (
+            SATURATION_WARMUP_S + work.saturation_s
+        )
+
+    def _spent_s(self) -> float:
+        return self._before_s + self.clock.monotonic() - self._began
+
+    def _one_s(self) -> float:
+        """What a trial takes: the mean so far, or its load by plan before there is one."""
+        if self._measured_s:
+            return sum(self._measured_s) / len(self._measured_s)
+        work = self.study.workload
+        return work.warmup_s + work.measure_s + work.saturation_s + 3
+
+    def _left_s(self) -> float:
+        budget = self.study.budget
+        trials = max(self._planned() - len(self._trials), 0) + 1
+        return max(0.0, min(trials * self._one_s(), budget.minutes * 60 - self._spent_s()))
+
+    def _planned(self) -> int:
+        size = self.study.space.size()
+        budget = self.study.budget.trials
+        return budget if size is None else min(budget, size + 1)
+
+    def _result(self, trial: Trial) -> str:
+        if trial.measurement is None:
+            return f"{trial.state}: {trial.reason}"
+        return "; ".join(judge(trial.measurement, self.study.sla).reasons[:1])
+
+    def _best(self) -> str:
+        if not any(trial.measurement for trial in self._trials):
+            return ""
+        best = self._trial_best()
+        return "none meets the SLA yet" if best is None else f"trial {best.number}"
+
+    def _trial_best(self) -> Trial | None:
+        decision = decide(
+            self._trials, self.study.sla, objectives=self.study.objectives, rule=self.study.pick
+        )
+        return self._trial(decision.pick)
+
+    def _say(
+        self, stage: str, text: str, *, trial: int | None = None, finished: Trial | None = None
+    ) -> None:
+        self.listen(
+            Progress(
+                stage=stage,
+                text=text,
+                trial=trial,
+                of=self._planned(),
+                best=self._best(),
+                seconds_left=self._left_s(),
+                finished=finished,
+            )
+        )
