@@ -1,0 +1,300 @@
+"""Measurements and trials to rows and back: what comes out equals what went in."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autotune.core.measurement import (
+    PERCENTILES,
+    BatchStat,
+    LatencySummary,
+    LoadResult,
+    Measurement,
+    Purpose,
+    RequestSamples,
+    ServerWindow,
+    TelemetryWindow,
+)
+from autotune.core.records import DecisionRecord, StudyRecord, StudyState
+from autotune.core.trial import Trial, TrialState
+from search_spaces.candidate import Candidate
+from storage.plain import text
+from storage.schema import DecisionRow, MeasurementRow, StudyRow, TrialRow
+
+_LATENCY, _SERVICE, _LAG = "", "service_", "lag_"
+
+
+# ------------------------------------------------------------------------------------- to rows
+def measurement_row(measurement: Measurement) -> MeasurementRow:
+    """The row of a measurement, not yet bound to its trial."""
+    load = measurement.load
+    columns: dict[str, Any] = {
+        "purpose": str(measurement.purpose),
+        "started_at": measurement.started_at,
+        "valid": measurement.valid,
+        "invalid_because": list(measurement.invalid_because),
+        "instances": int(measurement.instances),
+        "reload_s": measurement.reload_s,
+        "saturation_qps": measurement.saturation_qps,
+        **_load_columns(load),
+        **_summary_columns(_LATENCY, load.latency),
+        **_summary_columns(_SERVICE, load.service_latency),
+        **_summary_columns(_LAG, load.send_lag),
+        "other_percentiles": _other_percentiles(load),
+        **_server_columns(measurement.server),
+        **_telemetry_columns(measurement.telemetry),
+    }
+    nan = [name for name, value in columns.items() if _is_nan(value)]
+    stored = {name: _number(value) for name, value in columns.items()}
+    samples = None if load.samples is None else pack_samples(load.samples)
+    return MeasurementRow(**stored, nan_columns=nan, samples=samples)
+
+
+def _load_columns(load: LoadResult) -> dict[str, Any]:
+    return {
+        "offered_qps": load.offered_qps,
+        "achieved_qps": load.achieved_qps,
+        "window_s": load.window_s,
+        "scheduled": int(load.scheduled),
+        "sent": int(load.sent),
+        "completed": int(load.completed),
+        "ok": int(load.ok),
+        "error_rate": load.error_rate,
+        "errors": {kind: int(count) for kind, count in load.errors.items()},
+        "generator_cpu": load.generator_cpu,
+        "max_in_flight": int(load.max_in_flight),
+        "in_flight_cap_hit": bool(load.in_flight_cap_hit),
+        "histogram": load.histogram,
+    }
+
+
+def _summary_columns(prefix: str, summary: LatencySummary | None) -> dict[str, Any]:
+    if summary is None:
+        return {}
+    return {
+        f"{prefix}count": int(summary.count),
+        f"{prefix}mean_ms": summary.mean_ms,
+        f"{prefix}max_ms": summary.max_ms,
+        **{
+            f"{prefix}p{percentile:g}_ms": value
+            for percentile, value in summary.percentiles_ms.items()
+            if percentile in PERCENTILES
+        },
+    }
+
+
+def _other_percentiles(load: LoadResult) -> dict[str, Any]:
+    summaries = ((_LATENCY, load.latency), (_SERVICE, load.service_latency), (_LAG, load.send_lag))
+    others = {
+        prefix: [[p, ms] for p, ms in summary.percentiles_ms.items() if p not in PERCENTILES]
+        for prefix, summary in summaries
+        if summary is not None
+    }
+    return {prefix: pairs for prefix, pairs in others.items() if pairs}
+
+
+def _server_columns(server: ServerWindow | None) -> dict[str, Any]:
+    if server is None:
+        return {"batches": []}
+    return {
+        "server_requests": int(server.requests),
+        "executions": int(server.executions),
+        "failures": int(server.failures),
+        "queue_ms": server.queue_ms,
+        "compute_input_ms": server.compute_input_ms,
+        "compute_infer_ms": server.compute_infer_ms,
+        "compute_output_ms": server.compute_output_ms,
+        "compute_ms": server.compute_ms,
+        "mean_batch": server.mean_batch,
+        "batches": [
+            [int(size), int(stat.executions), float(stat.compute_ms)]
+            for size, stat in server.batches.items()
+        ],
+    }
+
+
+def _telemetry_columns(telemetry: TelemetryWindow) -> dict[str, Any]:
+    return {
+        "utilization": telemetry.utilization,
+        "utilization_source": telemetry.source,
+        "memory_mb": telemetry.memory_mb,
+        "memory_source": telemetry.memory_source,
+        "telemetry_series": [[float(at), float(share)] for at, share in telemetry.series],
+        "telemetry_notes": dict(telemetry.notes),
+    }
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float | np.floating) and math.isnan(value)
+
+
+def _number(value: Any) -> Any:
+    """What the database's driver takes: no NumPy scalars, NaN as NULL, strings clean."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str):
+        return text(value)
+    return None if _is_nan(value) else value
+
+
+def pack_samples(samples: RequestSamples) -> bytes:
+    """The four arrays as a compressed ``.npz``."""
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        scheduled_s=np.asarray(samples.scheduled_s, dtype=np.float64),
+        sent_s=np.asarray(samples.sent_s, dtype=np.float64),
+        done_s=np.asarray(samples.done_s, dtype=np.float64),
+        ok=np.asarray(samples.ok, dtype=np.bool_),
+    )
+    return buffer.getvalue()
+
+
+def unpack_samples(blob: bytes) -> RequestSamples:
+    with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
+        return RequestSamples(
+            scheduled_s=arrays["scheduled_s"],
+            sent_s=arrays["sent_s"],
+            done_s=arrays["done_s"],
+            ok=arrays["ok"],
+        )
+
+
+# ----------------------------------------------------------------------------------- from rows
+class _Columns:
+    """Reads a row's columns, with NaN back where it was."""
+
+    def __init__(self, row: MeasurementRow) -> None:
+        self._row = row
+        self._nan = set(row.nan_columns)
+
+    def optional(self, name: str) -> float | None:
+        value: float | None = math.nan if name in self._nan else getattr(self._row, name)
+        return value
+
+    def number(self, name: str) -> float:
+        value = self.optional(name)
+        assert value is not None, f"measurements.{name} of row {self._row.id} is NULL"
+        return value
+
+
+def measurement(row: MeasurementRow, *, samples: bool) -> Measurement:
+    columns = _Columns(row)
+    return Measurement(
+        purpose=Purpose(row.purpose),
+        started_at=row.started_at,
+        load=_load(row, columns, samples=samples),
+        server=_server(row, columns),
+        telemetry=TelemetryWindow(
+            utilization=columns.optional("utilization"),
+            source=row.utilization_source,
+            memory_mb=columns.optional("memory_mb"),
+            memory_source=row.memory_source,
+            series=tuple((at, share) for at, share in row.telemetry_series),
+            notes=row.telemetry_notes,
+        ),
+        saturation_qps=columns.optional("saturation_qps"),
+        instances=row.instances,
+        reload_s=columns.number("reload_s"),
+        invalid_because=tuple(row.invalid_because),
+    )
+
+
+def _load(row: MeasurementRow, columns: _Columns, *, samples: bool) -> LoadResult:
+    blob = row.samples if samples else None
+    return LoadResult(
+        offered_qps=columns.number("offered_qps"),
+        achieved_qps=columns.number("achieved_qps"),
+        window_s=columns.number("window_s"),
+        scheduled=row.scheduled,
+        sent=row.sent,
+        completed=row.completed,
+        ok=row.ok,
+        errors=row.errors,
+        latency=_summary(row, columns, _LATENCY),
+        service_latency=_summary(row, columns, _SERVICE),
+        send_lag=_summary(row, columns, _LAG),
+        generator_cpu=columns.number("generator_cpu"),
+        max_in_flight=row.max_in_flight,
+        in_flight_cap_hit=row.in_flight_cap_hit,
+        histogram=row.histogram,
+        samples=None if blob is None else unpack_samples(blob),
+    )
+
+
+def _summary(row: MeasurementRow, columns: _Columns, prefix: str) -> LatencySummary | None:
+    count: int | None = getattr(row, f"{prefix}count")
+    if count is None:
+        return None
+    named = {p: columns.optional(f"{prefix}p{p:g}_ms") for p in PERCENTILES}
+    known = {p: value for p, value in named.items() if value is not None}
+    others: Mapping[float, float] = dict(row.other_percentiles.get(prefix, ()))
+    return LatencySummary(
+        count=count,
+        mean_ms=columns.number(f"{prefix}mean_ms"),
+        max_ms=columns.number(f"{prefix}max_ms"),
+        percentiles_ms={**known, **others},
+    )
+
+
+def _server(row: MeasurementRow, columns: _Columns) -> ServerWindow | None:
+    if row.server_requests is None:
+        return None
+    assert row.executions is not None
+    assert row.failures is not None
+    return ServerWindow(
+        requests=row.server_requests,
+        executions=row.executions,
+        failures=row.failures,
+        queue_ms=columns.number("queue_ms"),
+        compute_input_ms=columns.number("compute_input_ms"),
+        compute_infer_ms=columns.number("compute_infer_ms"),
+        compute_output_ms=columns.number("compute_output_ms"),
+        batches={
+            size: BatchStat(executions=executions, compute_ms=compute_ms)
+            for size, executions, compute_ms in row.batches
+        },
+    )
+
+
+def trial(row: TrialRow, *, samples: bool) -> Trial:
+    return Trial(
+        number=row.number,
+        candidate=Candidate.from_json(row.candidate),
+        state=TrialState(row.state),
+        measurements=tuple(measurement(one, samples=samples) for one in row.measurements),
+        reason=row.reason,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+def study(row: StudyRow, environment: Mapping[str, Any] | None, trials: int) -> StudyRecord:
+    return StudyRecord(
+        id=row.id,
+        name=row.name,
+        state=StudyState(row.state),
+        definition=row.definition,
+        digest=row.digest,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        reason=row.reason,
+        environment=environment,
+        trials=trials,
+    )
+
+
+def decision(row: DecisionRow) -> DecisionRecord:
+    return DecisionRecord(
+        study_id=row.study_id,
+        taken_at=row.taken_at,
+        rule=row.rule,
+        pick=row.pick,
+        detail=row.detail,
+        exported_to=row.exported_to,
+    )
