@@ -19,7 +19,7 @@ __all__ = ["cli", "main"]
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="triton-autotune", prog_name="autotune")
 def cli() -> None:
-    """Find the Triton configuration that meets your SLA, by measuring it under real load.
+    r"""Find the Triton configuration that meets your SLA, by measuring it under real load.
 
     \b
     Start here:

@@ -39,6 +39,6 @@ def out_option(function: Any) -> Any:
 
 
 def resume_option(function: Any) -> Any:
-    return click.option(
-        "--resume", is_flag=True, help="Go on with this study's interrupted run."
-    )(function)
+    return click.option("--resume", is_flag=True, help="Go on with this study's interrupted run.")(
+        function
+    )

@@ -26,11 +26,13 @@ ONNX_OPTIONS = (
 
 def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) -> int:
     """Run a study with progress, print its answer, and say by the exit code what it came to."""
-    with listener(quiet=as_json) as listen:
-        with StudySession.open(study, db=db, out=out, resume=resume, listen=listen) as session:
-            for warning in session.warnings:
-                Console.note(f"note: {warning}", style="yellow")
-            answer = session.run()
+    with (
+        listener(quiet=as_json) as listen,
+        StudySession.open(study, db=db, out=out, resume=resume, listen=listen) as session,
+    ):
+        for warning in session.warnings:
+            Console.note(f"note: {warning}", style="yellow")
+        answer = session.run()
     if as_json:
         Console.document(answer_json(answer))
     else:
@@ -66,17 +68,13 @@ Examples:
 @click.option("--minutes", type=float, help="ONNX: how long at most.  [default: 15]")
 @click.option("--search", type=click.Choice(list(SearchKind)), help="ONNX: [default: optuna]")
 @click.option("--pick", type=click.Choice(list(PickRule)), help="ONNX: [default: cheapest]")
-@click.option(
-    "--headroom", type=float, help="ONNX: measure at qps × headroom.  [default: 1.2]"
-)
+@click.option("--headroom", type=float, help="ONNX: measure at qps × headroom.  [default: 1.2]")
 @click.option("--seed", type=int, help="ONNX: seed of search, arrivals and inputs.  [default: 0]")
 @out_option
 @db_option
 @resume_option
 @json_option
-def command(
-    study: Path, out: Path, db: str, resume: bool, as_json: bool, **options: Any
-) -> int:
+def command(study: Path, out: Path, db: str, resume: bool, as_json: bool, **options: Any) -> int:
     """Run a study now, with progress, and export the pick.
 
     A study file says everything; an ONNX model needs --qps and a latency limit, and is served on
@@ -94,9 +92,7 @@ def command(
     if study.suffix != ".onnx":
         raise InputRefused("give a study file (.yaml) or a model (.onnx)", value=str(study))
     definition = _definition(study, given)
-    return run_study(
-        study_from_options(definition), out=out, db=db, resume=resume, as_json=as_json
-    )
+    return run_study(study_from_options(definition), out=out, db=db, resume=resume, as_json=as_json)
 
 
 def _definition(model: Path, given: dict[str, Any]) -> dict[str, Any]:

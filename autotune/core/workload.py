@@ -76,13 +76,25 @@ class Workload:
 
     def __post_init__(self) -> None:
         rules = (
-            (0 < self.target_qps <= 1e5, "target_qps must be above 0, at most 100000", self.target_qps),
+            (
+                0 < self.target_qps <= 1e5,
+                "target_qps must be above 0, at most 100000",
+                self.target_qps,
+            ),
             (1 <= self.headroom <= 10, "headroom must be between 1 and 10", self.headroom),
             (0 <= self.warmup_s <= 600, "warmup_s must be between 0 and 600", self.warmup_s),
             (1 <= self.measure_s <= 3600, "measure_s must be between 1 and 3600", self.measure_s),
-            (0 <= self.saturation_s <= 600, "saturation_s must be between 0 and 600", self.saturation_s),
+            (
+                0 <= self.saturation_s <= 600,
+                "saturation_s must be between 0 and 600",
+                self.saturation_s,
+            ),
             (0 < self.timeout_s <= 600, "timeout_s must be above 0, at most 600", self.timeout_s),
-            (1 <= self.max_in_flight <= 65536, "max_in_flight must be 1 to 65536", self.max_in_flight),
+            (
+                1 <= self.max_in_flight <= 65536,
+                "max_in_flight must be 1 to 65536",
+                self.max_in_flight,
+            ),
         )
         for holds, rule, value in rules:
             if not holds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from autotune.core.measurement import METRICS
 from autotune.core.sla import enough_samples
@@ -81,7 +82,7 @@ def _sla(study: StudySection) -> Iterator[Problem]:
             next_step=f"one of {', '.join(LATENCIES.values())}, in milliseconds",
         )
     ordered = sorted(given)
-    for low, high in zip(ordered, ordered[1:], strict=False):
+    for low, high in pairwise(ordered):
         if given[low] > given[high]:
             yield Problem(
                 place=("sla", LATENCIES[low]),
@@ -93,7 +94,8 @@ def _sla(study: StudySection) -> Iterator[Problem]:
         if study.workload.timeout_s * 1000 <= limit:
             yield Problem(
                 place=("sla", LATENCIES[percentile]),
-                rule=f"must be below the time-out, workload.timeout_s = {study.workload.timeout_s:g}",
+                rule="must be below the time-out, "
+                f"workload.timeout_s = {study.workload.timeout_s:g}",
                 value=limit,
             )
 
@@ -142,11 +144,16 @@ def _objectives(study: StudySection) -> Iterator[Problem]:
         place = ("objectives", index)
         if name not in METRICS:
             yield Problem(
-                place=place, rule="no such metric", value=name, next_step=nearest(name, list(METRICS))
+                place=place,
+                rule="no such metric",
+                value=name,
+                next_step=nearest(name, list(METRICS)),
             )
         elif name in names[:index]:
             yield Problem(place=place, rule="is named twice", value=name)
-    if study.workload.saturation_s == 0 and ("saturation_qps" in names or study.pick == "max_throughput"):
+    if study.workload.saturation_s == 0 and (
+        "saturation_qps" in names or study.pick == "max_throughput"
+    ):
         yield Problem(
             place=("workload", "saturation_s"),
             rule="saturation_qps is asked for, so its burst needs time",

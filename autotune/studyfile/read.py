@@ -80,17 +80,21 @@ def _problem(error: ErrorDetails, plain: Mapping[str, Any]) -> Problem:
 def _real_place(loc: tuple[str | int, ...], plain: Any) -> Place:
     """Drop the parts of pydantic's location that name a branch of a union, not a key."""
     place: list[str | int] = []
-    node = plain
+    node: Any = plain
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
-        if isinstance(node, Mapping) and part in node:
-            node = node[part]
-        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+        if _has(node, part):
             node = node[part]
         elif not (last and isinstance(node, Mapping)):
             continue
         place.append(part)
     return tuple(place)
+
+
+def _has(node: object, part: str | int) -> bool:
+    if isinstance(node, Mapping):
+        return part in node
+    return isinstance(node, list) and isinstance(part, int) and part < len(node)
 
 
 def _valid_keys(place: Place) -> list[str]:
@@ -119,13 +123,25 @@ def _rule(error: ErrorDetails) -> str:
         "dict_type": "must be a mapping",
         "tuple_type": "must be a list",
         "finite_number": "must be a finite number",
+        "string_pattern_mismatch": "must be " + _pattern_words(error),
     }
-    return names.get(error["type"]) or error["msg"].replace("Input should", "must").lower()
+    return names.get(error["type"]) or error["msg"].replace("Input should", "must")
+
+
+def _pattern_words(error: ErrorDetails) -> str:
+    if "0-9a-f" in str(error.get("ctx", {}).get("pattern")):
+        return "64 hexadecimal digits"
+    return "letters, digits, '.', '_' and '-' alone"
 
 
 def _unit_hint(place: Place, value: object) -> str:
     key = str(place[-1]) if place else ""
-    units = {"_ms": "milliseconds", "_s": "seconds", "_us": "microseconds", "_qps": "requests per second"}
+    units = {
+        "_ms": "milliseconds",
+        "_s": "seconds",
+        "_us": "microseconds",
+        "_qps": "requests per second",
+    }
     unit = next((words for suffix, words in units.items() if key.endswith(suffix)), "")
     if unit and isinstance(value, str):
         return f"give a plain number, in {unit}: {key}: 80"
@@ -176,7 +192,9 @@ def _build(section: StudySection, space: Space, base: Path, definition: dict[str
         ),
         space=space,
         objectives=tuple(
-            Objective.of(o.metric, maximize=None if o.direction is None else o.direction == "maximize")
+            Objective.of(
+                o.metric, maximize=None if o.direction is None else o.direction == "maximize"
+            )
             for o in section.objectives
         ),
         pick=PickRule(section.pick),
@@ -196,8 +214,8 @@ def _model(section: StudySection, base: Path) -> ModelSource:
     model = section.model
     packaged = model.package
     onnx = _path(base, model.onnx)
-    name = model.name or (onnx.stem if onnx else None) or (packaged and Path(packaged.file).stem)
-    assert name is not None
+    file = onnx or (None if packaged is None else Path(packaged.file))
+    name = model.name or ("" if file is None else file.stem)
     return ModelSource(
         name=name,
         repository=_path(base, model.repository),
@@ -266,9 +284,7 @@ def _existing(base: Path, text: str | None, what: str) -> Path | None:
     return path
 
 
-def _definition(
-    section: StudySection, space: Mapping[str, Any], base: Path
-) -> dict[str, Any]:
+def _definition(section: StudySection, space: Mapping[str, Any], base: Path) -> dict[str, Any]:
     """The file's content as it is stored: defaults filled in, the space spelled out, paths made
     absolute, so that it means the same from any directory and after an update."""
     data = section.model_dump(mode="json", exclude_none=True)

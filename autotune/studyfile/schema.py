@@ -119,14 +119,17 @@ class ToleranceSection(_Section):
 class StudySection(_Section):
     """The whole file."""
 
-    study: Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
+    study: Annotated[
+        str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)
+    ]
     model: ModelSection
     server: ServerSection = ServerSection()
     workload: WorkloadSection
     sla: SlaSection
     space: StrictStr | dict[str, Any]
     objectives: Annotated[
-        list[Annotated[ObjectiveSection, BeforeValidator(_objective_shorthand)]], Field(min_length=1)
+        list[Annotated[ObjectiveSection, BeforeValidator(_objective_shorthand)]],
+        Field(min_length=1),
     ] = [
         ObjectiveSection(metric="saturation_qps"),
         ObjectiveSection(metric="p95_ms"),

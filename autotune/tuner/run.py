@@ -28,8 +28,8 @@ from autotune.core.trial import Trial, TrialState
 from autotune.ports import (
     Applied,
     Clock,
-    ExportFile,
     Exporter,
+    ExportFile,
     LoadDriver,
     OutputCheck,
     Progress,
@@ -257,9 +257,7 @@ class StudyRunner:
 
     def _measure_confirmation(self, strict: Server, pick: Trial, applied: Applied) -> None:
         for _ in range(ATTEMPTS):
-            measurement = self._measurer().measure(
-                strict, pick.candidate, applied, Purpose.CONFIRM
-            )
+            measurement = self._measurer().measure(strict, pick.candidate, applied, Purpose.CONFIRM)
             self.store.add_measurement(self.study_id, pick.number, measurement)
             if measurement.valid:
                 return

@@ -1,0 +1,62 @@
+"""Numbers and configurations in words for people."""
+
+from __future__ import annotations
+
+from autotune.core.trial import Trial
+from search_spaces.candidate import (
+    BACKEND_PREFIX,
+    INSTANCES,
+    MAX_BATCH_SIZE,
+    PREFERRED_BATCH_SIZES,
+    QUEUE_DELAY_US,
+    SERVER_PREFIX,
+    Candidate,
+    Value,
+)
+
+SHORT = {
+    MAX_BATCH_SIZE: "batch",
+    INSTANCES: "instances",
+    PREFERRED_BATCH_SIZES: "preferred",
+}
+
+
+def candidate_words(candidate: Candidate) -> str:
+    """A configuration on one short line: ``batch 8 · delay 2 ms · instances 2 · threads 1``."""
+    return " · ".join(_setting(name, value) for name, value in candidate.values.items())
+
+
+def _setting(name: str, value: Value) -> str:
+    if name == QUEUE_DELAY_US and isinstance(value, int | float):
+        return f"delay {value / 1000:g} ms"
+    label = SHORT.get(name) or name.removeprefix(BACKEND_PREFIX).removeprefix(SERVER_PREFIX)
+    if isinstance(value, tuple):
+        return f"{label} {','.join(map(str, value)) or 'none'}"
+    return f"{label} {'unset' if value is None else value}"
+
+
+def trial_words(trial: Trial) -> str:
+    """What a trial measured, shortly; nothing where it measured nothing."""
+    measurement = trial.measurement
+    if measurement is None:
+        return ""
+    parts = [f"{measurement.load.achieved_qps:.1f}/s"]
+    if measurement.saturation_qps is not None:
+        parts.append(f"saturates at {measurement.saturation_qps:.1f}/s")
+    return ", ".join(parts) + ","
+
+
+def duration(seconds: float) -> str:
+    """``1:05`` or ``2:03:10``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def number(value: float | None, digits: int = 1, unit: str = "") -> str:
+    """A number for a table cell; a dash for unknown."""
+    return "–" if value is None else f"{value:,.{digits}f}{unit}"
+
+
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
