@@ -1,0 +1,146 @@
+"""Model control and statistics of a running Triton, by gRPC, each call with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from autotune.adapters.triton import statistics
+from autotune.adapters.triton.config import ModelConfig
+from autotune.core.errors import CandidateFailed, ServerFailed
+from autotune.core.model_interface import ModelInterface, TensorSpec
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 10.0
+LIVE_TIMEOUT_S = 2.0
+_POLL_S = 0.05
+
+
+class Unanswered(ServerFailed):
+    """The server did not answer within the deadline: it hangs."""
+
+
+class Unreachable(ServerFailed):
+    """Nothing answers at the server's address: it is gone."""
+
+
+class Refused(ServerFailed):
+    """The server answered, with an error."""
+
+
+class Control:
+    """One server, one model. Raises `Unanswered`, `Unreachable` and `Refused`."""
+
+    def __init__(self, grpc: str, model: str) -> None:
+        self._address = grpc
+        self._model = model
+        self._client = InferenceServerClient(grpc)
+
+    def live(self) -> bool:
+        try:
+            return bool(self._client.is_server_live(client_timeout=LIVE_TIMEOUT_S))
+        except InferenceServerException:
+            return False
+
+    def load(self, override: str | None, timeout_s: float) -> None:
+        """Load the model, with a configuration in place of its file's if one is given, and wait
+        until it is ready."""
+        deadline = time.monotonic() + timeout_s
+        self._call(self._client.load_model, config=override, timeout_s=timeout_s)
+        while not self._ready():
+            if time.monotonic() > deadline:
+                raise Unanswered(
+                    f"the model {self._model} was loaded but is not ready", value=f"{timeout_s:g} s"
+                )
+            time.sleep(_POLL_S)
+
+    def unload(self, timeout_s: float, model: str | None = None) -> None:
+        self._call(self._client.unload_model, timeout_s=timeout_s, model=model)
+
+    def loaded(self) -> bool:
+        """Whether the model is ready to serve."""
+        return self._ready()
+
+    def statistics(self) -> statistics.Mark:
+        return statistics.read(self._call(self._client.get_inference_statistics))
+
+    def config(self) -> ModelConfig:
+        """The loaded model's whole configuration, with the server's own completions."""
+        config: ModelConfig = self._call(self._client.get_model_config).config
+        return config
+
+    def version(self) -> str:
+        metadata = self._translated(
+            lambda: self._client.get_server_metadata(client_timeout=CALL_TIMEOUT_S), CALL_TIMEOUT_S
+        )
+        return str(metadata.version)
+
+    def interface(self) -> ModelInterface:
+        return interface(self._call(self._client.get_model_metadata), self.config())
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ready(self) -> bool:
+        return bool(self._call(self._client.is_model_ready))
+
+    def _call(
+        self,
+        method: Callable[..., T],
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        model: str | None = None,
+        **arguments: object,
+    ) -> T:
+        name = self._model if model is None else model
+        return self._translated(
+            lambda: method(name, client_timeout=timeout_s, **arguments), timeout_s
+        )
+
+    def _translated(self, call: Callable[[], T], timeout_s: float) -> T:
+        try:
+            return call()
+        except InferenceServerException as error:
+            raise translated(error, self._address, timeout_s) from error
+
+
+def translated(error: InferenceServerException, address: str, timeout_s: float) -> ServerFailed:
+    """The error of ours for one of tritonclient's, by its gRPC status."""
+    status = str(error.status() or "").rpartition(".")[2]
+    text = str(error.message() or error)
+    if status == "DEADLINE_EXCEEDED":
+        return Unanswered("the server did not answer in time", value=f"{timeout_s:g} s")
+    if status == "UNAVAILABLE" and ("connect" in text or "Socket closed" in text):
+        return Unreachable(f"no server answers at {address}", value=text)
+    return Refused("the server refused", value=text)
+
+
+def interface(metadata: Any, config: ModelConfig) -> ModelInterface:
+    """From a ``ModelMetadataResponse``, whose shapes have the batch dimension, and the config."""
+    batched = config.max_batch_size > 0
+    optional = {tensor.name for tensor in config.input if tensor.optional}
+
+    def spec(tensor: Any) -> TensorSpec:
+        shape = tuple(int(size) for size in tensor.shape)
+        return TensorSpec(
+            name=tensor.name,
+            datatype=tensor.datatype,
+            shape=shape[1:] if batched else shape,
+            optional=tensor.name in optional,
+        )
+
+    return ModelInterface(
+        name=metadata.name,
+        inputs=tuple(map(spec, metadata.inputs)),
+        outputs=tuple(map(spec, metadata.outputs)),
+        batched=batched,
+    )
+
+
+def candidate_failed(error: ServerFailed, candidate: object) -> CandidateFailed:
+    return CandidateFailed(f"the server cannot load {candidate}: {error.value}")

@@ -1,0 +1,112 @@
+"""Runs a command and sees to it that nothing of it outlives the one who asked for it.
+
+Run as a script, by process.py: ``exec_guard.py '{"parent": 12, "command": [...], …}'``. It starts
+the command as its child and ends it, with all descendants, when the parent is gone (looked at ten
+times a second, by id: a thread's end is no parent's end), on SIGTERM (the command gets SIGTERM and
+``grace_s`` first) or on SIGINT (at once). As a subreaper it inherits orphans, so that a server's
+helper processes cannot escape by losing their parent. At the end it removes what the command left
+in shared memory and runs a closing command. Exits as the command did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.1
+_AFTER_TIMEOUT_S = 30
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Asked:
+    """Which end was asked for by signal."""
+
+    softly = False
+    now = False
+
+    def soften(self, *_: object) -> None:
+        self.now = self.now or self.softly
+        self.softly = True
+
+    def hasten(self, *_: object) -> None:
+        self.now = True
+
+
+def main(order: dict[str, Any]) -> int:
+    asked = _Asked()
+    signal.signal(signal.SIGTERM, asked.soften)
+    signal.signal(signal.SIGINT, asked.hasten)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def unwanted() -> bool:
+        return asked.now or asked.softly or os.getppid() != order["parent"]
+
+    child = subprocess.Popen(
+        order["command"],
+        stdin=subprocess.DEVNULL,
+        preexec_fn=_prepare_child(os.getpid(), order["nice"]),  # noqa: PLW1509 - no threads here
+    )
+    _wait(child, unwanted)
+    if child.poll() is None and not asked.now:
+        child.terminate()
+        deadline = time.monotonic() + order["grace_s"]
+        _wait(child, lambda: asked.now or time.monotonic() > deadline)
+    _kill_descendants()
+    status = child.wait()
+    _clean(order)
+    return status if status >= 0 else 128 - status
+
+
+def _prepare_child(guard: int, nice: int) -> Callable[[], None]:
+    def prepare() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != guard:
+            os._exit(1)
+        os.nice(nice)
+
+    return prepare
+
+
+def _wait(child: subprocess.Popen[bytes], enough: Callable[[], bool]) -> None:
+    while child.poll() is None and not enough():
+        time.sleep(_POLL_S)
+
+
+def _kill_descendants() -> None:
+    """Until there is none: one that is killed hands its own children up to this process."""
+    while descendants := psutil.Process().children(recursive=True):
+        for process in descendants:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        if not psutil.wait_procs(descendants, timeout=5)[0]:
+            return
+
+
+def _clean(order: dict[str, Any]) -> None:
+    if order["shm_prefix"]:
+        for segment in Path("/dev/shm").glob(order["shm_prefix"] + "*"):  # noqa: S108
+            with contextlib.suppress(OSError):
+                segment.unlink()
+    if order["after"]:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                order["after"], stdin=subprocess.DEVNULL, timeout=_AFTER_TIMEOUT_S, check=False
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,237 @@
+"""A Triton server that autotune starts, restarts and ends itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from autotune.adapters.triton import statistics
+from autotune.adapters.triton.config import instance_count, override_json, with_candidate
+from autotune.adapters.triton.control import (
+    Control,
+    Refused,
+    Unanswered,
+    Unreachable,
+    candidate_failed,
+)
+from autotune.adapters.triton.launchers import Launcher, refuse_reserved
+from autotune.adapters.triton.ports import Ports, fixed_ports, free_ports
+from autotune.adapters.triton.process import ChildProcess, tail
+from autotune.adapters.triton.repository import ServedModel
+from autotune.core.errors import CandidateFailed, InputRefused, ServerFailed
+from autotune.core.measurement import ServerWindow
+from autotune.core.model_interface import Endpoint, ModelInterface
+from autotune.core.study import ServerSpec
+from autotune.ports import Applied, StatisticsMark
+from search_spaces.candidate import Candidate
+
+T = TypeVar("T")
+
+NICE = 5
+"""Added to the server's niceness, so that the load generator keeps its schedule on few cores."""
+EXIT_S = 5.0
+_PORT_ATTEMPTS = 4
+_POLL_S = 0.05
+_TAKEN = "already in use"
+
+
+class LocalServer:
+    """Implements `ports.Server` with a `Launcher`; ``strict`` loads the model as its file says,
+    with auto-completion off. The server's log is ``work_dir/server.log``."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        model: ServedModel,
+        launcher: Launcher,
+        *,
+        work_dir: Path,
+        strict: bool = False,
+    ) -> None:
+        refuse_reserved(spec.flags)
+        self._spec = spec
+        self._model = model
+        self._launcher = launcher
+        self._log = work_dir / "server.log"
+        self._strict = strict
+        self._child: ChildProcess | None = None
+        self._control: Control | None = None
+        self._ports: Ports | None = None
+        self._flags: Mapping[str, str] = {}
+        self._version = ""
+
+    # ----------------------------------------------------------------------------- start and end
+    def start(self) -> None:
+        self._restart({})
+
+    def alive(self) -> bool:
+        return self._running() and self._control is not None and self._control.live()
+
+    def close(self) -> None:
+        self._end(lambda child: child.close())
+
+    def pids(self) -> Sequence[int]:
+        return self._launcher.pids(self._child) if self._child and self._running() else []
+
+    @property
+    def endpoint(self) -> Endpoint:
+        if self._ports is None:
+            raise ServerFailed("the server has not been started", next_step="call start() first")
+        return self._ports.endpoint
+
+    def log_tail(self, lines: int = 20) -> str:
+        return tail(self._log, lines)
+
+    def identity(self) -> Mapping[str, Any]:
+        return {
+            "triton": self._version,
+            "launch": self._launcher.kind,
+            "model": self._model.name,
+            "model_digest": self._model.digest,
+        }
+
+    # --------------------------------------------------------------------------------- the model
+    def apply(self, candidate: Candidate) -> Applied:
+        began = time.monotonic()
+        override = None
+        if not self._strict:
+            refuse_reserved(candidate.server_flags)
+            override = override_json(with_candidate(self._model.config, candidate))
+        restarted = self._ensure(candidate)
+        try:
+            self._asked(lambda control: control.load(override, self._spec.load_timeout_s))
+        except Refused as error:
+            raise candidate_failed(error, candidate) from error
+        return Applied(
+            seconds=time.monotonic() - began,
+            restarted=restarted,
+            instances=instance_count(self._asked(Control.config)),
+        )
+
+    def interface(self) -> ModelInterface:
+        return self._asked(Control.interface)
+
+    def mark(self) -> StatisticsMark:
+        return self._asked(Control.statistics)
+
+    def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
+        assert isinstance(start, statistics.Mark)
+        assert isinstance(end, statistics.Mark)
+        return statistics.between(start, end)
+
+    # ------------------------------------------------------------------------------- the process
+    def _running(self) -> bool:
+        return self._child is not None and self._child.running()
+
+    def _ensure(self, candidate: Candidate) -> bool:
+        """Have a server with the candidate's flags; whether it had to be started."""
+        flags = candidate.server_flags
+        if flags == self._flags and self.alive():
+            return False
+        try:
+            self._restart(flags)
+        except ServerFailed as error:
+            if flags:
+                raise CandidateFailed(
+                    f"the server does not start with {candidate}: {error}"
+                ) from error
+            raise
+        return True
+
+    def _restart(self, flags: Mapping[str, str]) -> None:
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            self._end(lambda child: child.close())
+            self._ports = fixed_ports(self._spec.ports) if self._spec.ports else free_ports()
+            self._flags = dict(flags)
+            try:
+                self._launch(self._ports)
+            except _PortTaken:
+                if self._spec.ports:
+                    raise self._port_refused() from None
+                if attempt == _PORT_ATTEMPTS:
+                    raise
+            except BaseException:
+                self._end(lambda child: child.kill())
+                raise
+            else:
+                return
+
+    def _launch(self, ports: Ports) -> None:
+        strict = {"disable-auto-complete-config": ""} if self._strict else {}
+        flags = {"exit-timeout-secs": f"{EXIT_S:g}", **self._spec.flags, **self._flags, **strict}
+        command = self._launcher.command(self._model.repository, ports, flags)
+        start = self._log.stat().st_size if self._log.exists() else 0
+        self._child = ChildProcess(command, log=self._log, nice=NICE, grace_s=EXIT_S + 2)
+        self._control = Control(ports.endpoint.grpc, self._model.name)
+        deadline = time.monotonic() + self._spec.start_timeout_s
+        while not self._control.live():
+            if not self._child.running():
+                raise self._died_at_start(start)
+            if time.monotonic() > deadline:
+                raise ServerFailed(
+                    "the server did not come up in time",
+                    value=f"{self._spec.start_timeout_s:g} s",
+                    next_step=self._shown_log(),
+                )
+            time.sleep(_POLL_S)
+        self._version = self._control.version()
+
+    def _died_at_start(self, log_start: int) -> ServerFailed:
+        with self._log.open(errors="replace") as stream:
+            stream.seek(log_start)
+            taken = _TAKEN in stream.read().lower()
+        kind = _PortTaken if taken else ServerFailed
+        return kind(f"the server {self._ending()} at its start", next_step=self._shown_log())
+
+    def _port_refused(self) -> InputRefused:
+        return InputRefused(
+            f"a port of server.ports {self._spec.ports} is in use",
+            value=self.log_tail(3),
+            next_step="choose others, or leave server.ports out to have free ones picked",
+        )
+
+    def _asked(self, question: Callable[[Control], T]) -> T:
+        """An answer of the running server. One that hangs is ended, to be started anew later."""
+        if self._control is None or not self._running():
+            raise self._gone()
+        try:
+            return question(self._control)
+        except Unanswered as error:
+            live = self._control.live()
+            self._end(lambda child: child.kill())
+            failure = CandidateFailed if live else ServerFailed
+            state = "is alive, but did not finish" if live else "hangs and was ended"
+            raise failure(f"the server {state}: {error}", next_step=self._shown_log()) from error
+        except Unreachable as error:
+            raise self._gone() from error
+
+    def _gone(self) -> ServerFailed:
+        """The server died, or will have in a moment: its guard clears up after it."""
+        if self._child is None:
+            return ServerFailed("the server is not running", next_step="call start() or apply()")
+        deadline = time.monotonic() + 2
+        while self._running() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        ending = "does not answer" if self._running() else self._ending()
+        return ServerFailed(f"the server {ending}", next_step=self._shown_log())
+
+    def _ending(self) -> str:
+        return self._child.ending() if self._child else "is not running"
+
+    def _shown_log(self) -> str:
+        lines = self.log_tail().replace("\n", "\n    ")
+        return f"the last lines of its log, {self._log}:\n    {lines}"
+
+    def _end(self, how: Callable[[ChildProcess], None]) -> None:
+        control, self._control = self._control, None
+        child = self._child
+        if control is not None:
+            control.close()
+        if child is not None:
+            how(child)
+
+
+class _PortTaken(ServerFailed):
+    """Another process took a port between our look and the server's."""

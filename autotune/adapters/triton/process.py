@@ -1,0 +1,121 @@
+"""A child process that cannot outlive this one, with its log in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+_GUARD = Path(__file__).with_name("exec_guard.py")
+_MARGIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run. ``variables`` go on top of this process's environment; ``shm_prefix`` names
+    the shared-memory segments to remove at the end; ``after`` is run then."""
+
+    argv: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    shm_prefix: str = ""
+    after: Sequence[str] = ()
+
+
+class ChildProcess:
+    """Runs a command under `exec_guard`, in a session of its own, its output added to ``log``.
+
+    ``nice`` is added to its niceness; ``grace_s`` is how long it has between SIGTERM and SIGKILL.
+    """
+
+    def __init__(
+        self, command: Command, *, log: Path, nice: int = 0, grace_s: float = 10.0
+    ) -> None:
+        self.log = log
+        self._grace_s = grace_s
+        order = {
+            "parent": os.getpid(),
+            "command": list(command.argv),
+            "nice": nice,
+            "grace_s": grace_s,
+            "shm_prefix": command.shm_prefix,
+            "after": list(command.after),
+        }
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", str(_GUARD), json.dumps(order)],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **command.variables},
+                start_new_session=True,
+            )
+
+    def running(self) -> bool:
+        return self._guard.poll() is None
+
+    def ending(self) -> str:
+        """How it ended, in words; "is running" while it has not."""
+        code = self._guard.poll()
+        if code is None:
+            return "is running"
+        number = -code if code < 0 else code - 128
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(number).name}"
+        return f"ended with exit status {code}"
+
+    def pids(self) -> list[int]:
+        """The command's process and all its descendants, without the guard."""
+        return [process.pid for process in self._descendants()]
+
+    def close(self) -> None:
+        """SIGTERM, and SIGKILL after the grace; returns when all of it is gone. Twice is fine."""
+        self._end(signal.SIGTERM, self._grace_s)
+
+    def kill(self) -> None:
+        """SIGKILL to all of it, for one that hangs; returns when nothing of it is left."""
+        self._end(signal.SIGINT, 0.0)
+
+    def _end(self, how: signal.Signals, grace_s: float) -> None:
+        if not self.running():
+            return
+        self._guard.send_signal(how)
+        try:
+            self._guard.wait(grace_s + _MARGIN_S)
+        except subprocess.TimeoutExpired:
+            self._end_by_force()
+
+    def _end_by_force(self) -> None:
+        """The guard itself does not answer: it and its descendants, each by its id."""
+        processes = [*self._descendants(), psutil.Process(self._guard.pid)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes[:-1], timeout=_MARGIN_S)
+        self._guard.wait(_MARGIN_S)
+
+    def _descendants(self) -> list[psutil.Process]:
+        if not self.running():
+            return []
+        try:
+            return psutil.Process(self._guard.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+
+def tail(log: Path, lines: int) -> str:
+    """The last lines of a text file; empty where there is none."""
+    try:
+        with log.open(errors="replace") as stream:
+            return "".join(deque(stream, maxlen=lines)).rstrip()
+    except OSError:
+        return ""
