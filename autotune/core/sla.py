@@ -10,6 +10,10 @@ from enum import StrEnum
 from autotune.core.errors import InputRefused
 from autotune.core.measurement import PERCENTILES, Measurement
 
+EDGE_REQUESTS = 2
+"""A request answered just after the window closed is not a sign of falling behind: this many are
+forgiven, so that slow traffic in a short window is not judged by its edges."""
+
 
 class Outcome(StrEnum):
     MEETS = "meets"
@@ -81,7 +85,9 @@ class Sla:
 
     def __post_init__(self) -> None:
         if not self.latency_ms:
-            raise InputRefused("an SLA names at least one latency percentile", next_step="e.g. p95_ms: 80")
+            raise InputRefused(
+                "an SLA names at least one latency percentile", next_step="e.g. p95_ms: 80"
+            )
         for percentile, limit in self.latency_ms.items():
             if percentile not in PERCENTILES:
                 names = ", ".join(f"p{p:g}_ms" for p in PERCENTILES)
@@ -90,15 +96,25 @@ class Sla:
                 raise InputRefused("an SLA latency must be above 0 ms", value=limit)
         if not 0 <= self.error_rate < 1:
             raise InputRefused("error_rate is a share from 0 up to 1", value=self.error_rate)
+        if not 0 < self.min_achieved <= 1:
+            raise InputRefused("min_achieved is a share above 0, up to 1", value=self.min_achieved)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        latencies = (Limit(metric=f"p{p:g}_ms", limit=v) for p, v in sorted(self.latency_ms.items()))
+        latencies = (
+            Limit(metric=f"p{p:g}_ms", limit=v) for p, v in sorted(self.latency_ms.items())
+        )
         return (*latencies, Limit(metric="error_rate", limit=self.error_rate))
 
     @property
     def tightest_latency_ms(self) -> float:
         return min(self.latency_ms.values())
+
+    @property
+    def tightest_metric(self) -> str:
+        """The latency metric with the least limit; of equal limits, the highest percentile."""
+        percentile = min(self.latency_ms, key=lambda p: (self.latency_ms[p], -p))
+        return f"p{percentile:g}_ms"
 
 
 def _violation(finding: Finding) -> float:
@@ -165,9 +181,13 @@ def _reason(limit: Limit, value: float, margin: float, outcome: Outcome) -> str:
 
 def _judge_achieved(measurement: Measurement, least: float) -> Finding:
     load = measurement.load
-    share = load.ok / load.scheduled if load.scheduled else 0.0
-    kept = load.achieved_qps / load.offered_qps if load.offered_qps else 0.0
-    value = min(share, kept)
+    if not load.scheduled:
+        limit = Limit(metric="achieved", limit=least)
+        return _finding(limit, None, Outcome.UNDECIDED, None, "no request was scheduled")
+    share = load.ok / load.scheduled
+    offered = load.offered_qps * load.window_s
+    kept = (load.achieved_qps * load.window_s + EDGE_REQUESTS) / offered if offered else 0.0
+    value = min(share, kept, 1.0)
     holds = value >= least
     shown = f"{load.achieved_qps:.1f} of {load.offered_qps:.1f} offered requests/s were answered"
     return Finding(
@@ -175,12 +195,14 @@ def _judge_achieved(measurement: Measurement, least: float) -> Finding:
         value=value,
         limit=least,
         outcome=Outcome.MEETS if holds else Outcome.MISSES,
-        margin=None if holds else value - least,
+        margin=None if holds else (value - least) / least,
         reason=f"{shown} ({value:.0%})" if holds else f"{shown} ({value:.0%}): it falls behind",
     )
 
 
-def _finding(limit: Limit, value: float | None, outcome: Outcome, margin: float | None, reason: str) -> Finding:
+def _finding(
+    limit: Limit, value: float | None, outcome: Outcome, margin: float | None, reason: str
+) -> Finding:
     return Finding(
         metric=limit.metric,
         value=value,

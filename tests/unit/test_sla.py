@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.core.errors import InputRefused
+from autotune.core.sla import Outcome, Sla, enough_samples, judge
+from tests.unit.made_trials import made_load, made_measurement
+
+SLA = Sla(latency_ms={95.0: 80.0}, error_rate=0.001)
+
+
+def outcomes(measurement, sla=SLA):
+    return {f.metric: f.outcome for f in judge(measurement, sla).findings}
+
+
+def test_a_measurement_within_every_limit_meets_and_says_by_how_much():
+    verdict = judge(made_measurement(p95=40.0), SLA)
+    assert verdict.meets
+    assert verdict.reasons[0] == "p95_ms 40.0 ms meets 80 ms with 50% to spare"
+
+
+def test_a_latency_exactly_at_its_limit_meets():
+    assert judge(made_measurement(p95=80.0), SLA).meets
+
+
+def test_a_latency_over_its_limit_misses_by_a_share_of_the_limit():
+    verdict = judge(made_measurement(p95=100.0), SLA)
+    assert verdict.outcome is Outcome.MISSES
+    assert verdict.violations[0] == pytest.approx(0.25)
+    assert verdict.reasons[0] == "p95_ms 100.0 ms breaks 80 ms by 25%"
+
+
+def test_too_few_requests_for_the_percentile_leave_it_undecided():
+    few = made_measurement(load=made_load(scheduled=199, p95=40.0))
+    assert outcomes(few)["p95_ms"] is Outcome.UNDECIDED
+    assert judge(few, SLA).outcome is Outcome.UNDECIDED
+
+
+def test_just_enough_requests_decide():
+    assert enough_samples(95.0) == 200
+    assert judge(made_measurement(load=made_load(scheduled=200, p95=40.0)), SLA).meets
+
+
+def test_a_miss_is_a_miss_even_on_few_requests():
+    few = made_measurement(load=made_load(scheduled=20, p95=200.0))
+    assert judge(few, SLA).outcome is Outcome.MISSES
+
+
+def test_errors_count_against_the_error_rate_though_latencies_are_low():
+    verdict = judge(made_measurement(load=made_load(scheduled=1000, ok=995)), SLA)
+    findings = {f.metric: f for f in verdict.findings}
+    assert findings["p95_ms"].outcome is Outcome.MEETS
+    assert findings["error_rate"].outcome is Outcome.MISSES
+    assert findings["error_rate"].value == pytest.approx(0.005)
+
+
+def test_an_error_rate_of_zero_tolerates_no_error():
+    sla = Sla(latency_ms={95.0: 80.0}, error_rate=0.0)
+    assert judge(made_measurement(), sla).meets
+    assert not judge(made_measurement(load=made_load(ok=999)), sla).meets
+
+
+def test_a_server_that_falls_behind_misses_though_its_latencies_hold():
+    behind = judge(made_measurement(load=made_load(p95=40.0, achieved=90.0)), SLA)
+    assert behind.outcome is Outcome.MISSES
+    assert behind.findings[-1].metric == "achieved"
+    assert "falls behind" in behind.reasons[-1]
+    assert behind.violations[-1] == pytest.approx((0.98 - 0.902) / 0.98)
+
+
+def test_two_requests_in_flight_at_the_close_of_a_slow_window_are_not_falling_behind():
+    slow = made_measurement(load=made_load(scheduled=50, window_s=50.0, achieved=48 / 50))
+    assert outcomes(slow)["achieved"] is Outcome.MEETS
+
+
+def test_nothing_scheduled_is_undecided_rather_than_met_or_missed():
+    nothing = made_measurement(load=made_load(p95=None, scheduled=0))
+    verdict = judge(nothing, SLA)
+    assert verdict.outcome is Outcome.UNDECIDED
+    assert verdict.violations == (1.0, pytest.approx(-1.0), 1.0)
+
+
+def test_every_limit_is_judged_and_the_worst_decides():
+    sla = Sla(latency_ms={50.0: 10.0, 99.0: 500.0})
+    verdict = judge(made_measurement(p95=40.0), sla)
+    assert [f.metric for f in verdict.findings] == ["p50_ms", "p99_ms", "error_rate", "achieved"]
+    assert verdict.tightest is not None
+    assert verdict.tightest.metric == "p50_ms"
+
+
+def test_the_tightest_metric_is_the_one_with_the_least_limit():
+    assert Sla(latency_ms={99.0: 200.0, 95.0: 80.0}).tightest_metric == "p95_ms"
+    assert Sla(latency_ms={95.0: 80.0, 99.0: 80.0}).tightest_metric == "p99_ms"
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"latency_ms": {}},
+        {"latency_ms": {97.0: 10.0}},
+        {"latency_ms": {95.0: 0.0}},
+        {"latency_ms": {95.0: float("nan")}},
+        {"latency_ms": {95.0: 10.0}, "error_rate": 1.0},
+        {"latency_ms": {95.0: 10.0}, "min_achieved": 1.5},
+    ],
+)
+def test_an_sla_that_cannot_be_held_is_refused(kwargs):
+    with pytest.raises(InputRefused):
+        Sla(**kwargs)
+
+
+@given(p95=st.floats(0.1, 1e5), limit=st.floats(0.1, 1e5), ok=st.integers(0, 1000))
+def test_a_verdict_meets_exactly_when_no_term_is_violated(p95, limit, ok):
+    measurement = made_measurement(load=made_load(p95=p95, ok=ok))
+    verdict = judge(measurement, Sla(latency_ms={95.0: limit}))
+    assert verdict.meets == all(violation <= 0 for violation in verdict.violations)
