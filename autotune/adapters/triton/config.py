@@ -5,9 +5,11 @@ What each target of a search space means in a ``config.pbtxt`` (checked against 
 
 ``max_batch_size``
     The field. Above 1 it needs the dynamic batcher to have any effect, so ``dynamic_batching`` is
-    added where it is missing; at 1 the batcher's delay and preferred sizes, which then do nothing,
-    are taken out. A configuration whose maximum is above 1 but that has no batcher executes each
-    request alone: it is *presented* as 1, and a candidate of 1 leaves it exactly as it is.
+    added where it is missing; at 1 the batcher's delay, which then does nothing, is taken out. A
+    configuration whose maximum is above 1 but that has no batcher executes each request alone: it
+    is *presented* as 1, and a candidate of 1 leaves it exactly as it is. Not so for the backends
+    that add the batcher by themselves (ONNX Runtime, TensorFlow, TensorRT, by auto-completion): it
+    is presented as on, and written out, so that it stays on without auto-completion.
 ``queue_delay_us``
     ``dynamic_batching.max_queue_delay_microseconds``; absent is 0. None means no dynamic batcher.
 ``preferred_batch_sizes``
@@ -20,7 +22,10 @@ What each target of a search space means in a ``config.pbtxt`` (checked against 
     groups, which take no requests, are left alone. Kind, GPUs, host policy, profile and rate
     limiter of each group stay the user's.
 ``parameters.<key>``
-    ``parameters[key].string_value``; None takes the key out.
+    ``parameters[key].string_value``; None takes the key out. autotune's runner calls threads
+    ``intra_op_threads`` and ``inter_op_threads``, Triton's ONNX Runtime backend
+    ``intra_op_thread_count`` and ``inter_op_thread_count``: the wrong name is refused, since it
+    would have no effect.
 
 Everything else in the configuration is the user's and stays. Comments of the text do not survive.
 """
@@ -64,6 +69,14 @@ __all__ = [
 BATCHER_TARGETS = frozenset({QUEUE_DELAY_US, PREFERRED_BATCH_SIZES})
 BATCHING_TARGETS = BATCHER_TARGETS | {MAX_BATCH_SIZE}
 
+RUNNER_PARAMETERS = {
+    "intra_op_threads": "intra_op_thread_count",
+    "inter_op_threads": "inter_op_thread_count",
+}
+"""What autotune's ONNX runner calls a parameter, and what Triton's ONNX Runtime backend does."""
+
+_BATCHER_BY_DEFAULT = ("onnxruntime", "tensorflow", "tensorrt")
+
 
 # ----------------------------------------------------------------------------- text and messages
 def parse(text: str, origin: str) -> ModelConfig:
@@ -95,7 +108,8 @@ def read(path: Path) -> ModelConfig:
 def render(config: ModelConfig) -> str:
     """Protobuf text, in the order of the schema with map keys sorted: equal messages give equal
     text. InputRefused if the message holds fields that this schema does not know (it came from a
-    newer server), which text would lose."""
+    newer server), which text would lose.
+    """
     _refuse_unknown_fields(config)
     return text_format.MessageToString(config, as_utf8=True)
 
@@ -121,23 +135,27 @@ def present(config: ModelConfig, targets: Iterable[str], *, gpus: int = 0) -> Ca
 def _present(config: ModelConfig, target: str, wanted: set[str], gpus: int) -> Value:
     if target.startswith(BACKEND_PREFIX):
         return _parameter(config, target.removeprefix(BACKEND_PREFIX))
-    if target == MAX_BATCH_SIZE:
-        return 1 if _batcher_missing(config) else int(config.max_batch_size)
-    if target == QUEUE_DELAY_US:
-        if _batcher_missing(config) and MAX_BATCH_SIZE not in wanted:
-            return None
-        return int(config.dynamic_batching.max_queue_delay_microseconds)
-    if target == PREFERRED_BATCH_SIZES:
-        return _preferred(config) or None
     if target == INSTANCES:
         groups = _active_groups(config) or [ModelInstanceGroup()]
         return max(_group_count(config, group, gpus) for group in groups)
+    if target == PREFERRED_BATCH_SIZES:
+        return _preferred(config) or None
+    if target == MAX_BATCH_SIZE:
+        return 1 if _batcher_missing(config) else int(config.max_batch_size)
+    if target == QUEUE_DELAY_US and (MAX_BATCH_SIZE in wanted or not _batcher_missing(config)):
+        return int(config.dynamic_batching.max_queue_delay_microseconds)
     return None
 
 
 def _batcher_missing(config: ModelConfig) -> bool:
     """Whether requests are executed alone although the model could take more at once."""
-    return int(config.max_batch_size) > 1 and config.WhichOneof("scheduling_choice") is None
+    unscheduled = config.WhichOneof("scheduling_choice") is None and int(config.max_batch_size) > 1
+    return unscheduled and not _is_backend(config, *_BATCHER_BY_DEFAULT)
+
+
+def _is_backend(config: ModelConfig, *names: str) -> bool:
+    prefixes = tuple(f"{name}_" for name in names)
+    return config.backend in names or str(config.platform).startswith(prefixes)
 
 
 def _preferred(config: ModelConfig) -> tuple[int, ...]:
@@ -166,7 +184,7 @@ def with_candidate(config: ModelConfig, candidate: Candidate) -> ModelConfig:
             raise CandidateFailed(rule, value=target, next_step=next_step)
     changed = ModelConfig()
     changed.CopyFrom(config)
-    if any(target in BATCHING_TARGETS for target in candidate):
+    if not config.HasField("ensemble_scheduling"):
         _set_batching(changed, candidate)
     if INSTANCES in candidate:
         _set_instances(changed, _integer(candidate[INSTANCES], INSTANCES, lowest=1))
@@ -178,44 +196,50 @@ def with_candidate(config: ModelConfig, candidate: Candidate) -> ModelConfig:
 
 
 def _set_batching(config: ModelConfig, candidate: Candidate) -> None:
-    inherited = _preferred(config)
+    sizes = tuple(config.dynamic_batching.preferred_batch_size)
     if MAX_BATCH_SIZE in candidate:
         maximum = _integer(candidate[MAX_BATCH_SIZE], MAX_BATCH_SIZE, lowest=1)
         if maximum == 1 and _batcher_missing(config):
             return
+        if maximum != config.max_batch_size:
+            sizes = tuple(size for size in _preferred(config) if size <= maximum)
         config.max_batch_size = maximum
     if config.WhichOneof("scheduling_choice") == "sequence_batching":
         return
     if QUEUE_DELAY_US in candidate and candidate[QUEUE_DELAY_US] is None:
         _take_batcher_out(config, candidate)
     elif config.HasField("dynamic_batching") or _asks_for_batcher(config, candidate):
-        _set_batcher(config, candidate, inherited)
+        _set_batcher(config, candidate, sizes)
 
 
 def _asks_for_batcher(config: ModelConfig, candidate: Candidate) -> bool:
     """Whether a configuration without the dynamic batcher needs it to do what is asked."""
     asked = (MAX_BATCH_SIZE, QUEUE_DELAY_US, PREFERRED_BATCH_SIZES)
-    return config.max_batch_size > 1 and any(candidate.get(name) is not None for name in asked)
+    given = any(candidate.get(name) is not None for name in asked)
+    return config.max_batch_size > 1 and (given or not _batcher_missing(config))
 
 
-def _set_batcher(config: ModelConfig, candidate: Candidate, inherited: tuple[int, ...]) -> None:
-    config.dynamic_batching.SetInParent()
+def _set_batcher(config: ModelConfig, candidate: Candidate, own: tuple[int, ...]) -> None:
+    """``own``: the preferred sizes of the configuration itself that the maximum leaves."""
     batcher = config.dynamic_batching
-    maximum = config.max_batch_size
+    batcher.SetInParent()
     if QUEUE_DELAY_US in candidate:
         delay = _integer(candidate[QUEUE_DELAY_US], QUEUE_DELAY_US, lowest=0)
         batcher.max_queue_delay_microseconds = delay
-    elif maximum <= 1:
+    elif config.max_batch_size == 1 and MAX_BATCH_SIZE in candidate:
         batcher.ClearField("max_queue_delay_microseconds")
     if PREFERRED_BATCH_SIZES in candidate:
-        sizes = _sizes(candidate[PREFERRED_BATCH_SIZES])
-    else:
-        sizes = tuple(size for size in inherited if size <= maximum)
+        own = _sizes(candidate[PREFERRED_BATCH_SIZES])
     batcher.ClearField("preferred_batch_size")
-    batcher.preferred_batch_size.extend(sizes)
+    batcher.preferred_batch_size.extend(own)
 
 
 def _take_batcher_out(config: ModelConfig, candidate: Candidate) -> None:
+    if config.max_batch_size > 1 and _is_backend(config, *_BATCHER_BY_DEFAULT):
+        raise CandidateFailed(
+            "queue_delay_us unset takes the dynamic batcher out, which this backend would put back",
+            next_step="Use 0 for no delay, or max_batch_size 1 for no batching.",
+        )
     if candidate.get(PREFERRED_BATCH_SIZES):
         raise CandidateFailed(
             "preferred batch sizes need the dynamic batcher, which queue_delay_us unset takes out",
@@ -239,7 +263,7 @@ def _set_instances(config: ModelConfig, count: int) -> None:
         config.instance_group.add(count=count)
         return
     groups = _active_groups(config)
-    counts = [max(1, group.count) for group in groups]
+    counts = [_group_count(config, group, 0) for group in groups]
     for group, own in zip(groups, counts, strict=True):
         group.count = max(1, (2 * own * count + max(counts)) // (2 * max(counts)))
 
@@ -247,7 +271,8 @@ def _set_instances(config: ModelConfig, count: int) -> None:
 def _set_parameter(config: ModelConfig, target: str, value: Value) -> None:
     key = target.removeprefix(BACKEND_PREFIX)
     if value is None:
-        config.parameters.pop(key, None)
+        if key in config.parameters:
+            del config.parameters[key]
     elif isinstance(value, tuple):
         raise CandidateFailed(f"{target} takes one value, not a list", value=list(value))
     else:
@@ -273,40 +298,63 @@ def check_targets(config: ModelConfig, targets: Iterable[str]) -> None:
 
 def objection(config: ModelConfig, target: str) -> tuple[str, str] | None:
     """Why ``target`` cannot be set on this model, and what to do instead; None if it can."""
-    if target.startswith((BACKEND_PREFIX, SERVER_PREFIX)):
+    if target.startswith(BACKEND_PREFIX):
+        return _parameter_objection(config, target.removeprefix(BACKEND_PREFIX))
+    if target.startswith(SERVER_PREFIX):
         return None
     if target not in BATCHING_TARGETS and target != INSTANCES:
-        return ("this parameter cannot be tuned on a Triton model", f"Known are {_KNOWN_TARGETS}.")
+        return _UNKNOWN
     if config.HasField("ensemble_scheduling"):
-        return (
-            "an ensemble has no batcher and no instances of its own",
-            "Tune its composing models instead.",
-        )
+        return _ENSEMBLE
     if target == INSTANCES:
-        return None if _active_groups(config) or not config.instance_group else _ALL_PASSIVE
+        return _ALL_PASSIVE if config.instance_group and not _active_groups(config) else None
+    return _batching_objection(config, target)
+
+
+def _parameter_objection(config: ModelConfig, key: str) -> tuple[str, str] | None:
+    if _is_backend(config, "onnxruntime"):
+        right = RUNNER_PARAMETERS.get(key)
+        served_by = "Triton's ONNX Runtime backend"
+    elif any(name in config.parameters for name in RUNNER_PARAMETERS):
+        right = {native: ours for ours, native in RUNNER_PARAMETERS.items()}.get(key)
+        served_by = "autotune's ONNX runner"
+    else:
+        return None
+    if right is None:
+        return None
+    return (f"{served_by} has no such parameter", f"It calls it {BACKEND_PREFIX}{right}.")
+
+
+def _batching_objection(config: ModelConfig, target: str) -> tuple[str, str] | None:
     if config.max_batch_size == 0:
-        return (
-            "the model's max_batch_size is 0: it takes no batch dimension, so batching parameters"
-            " have no effect",
-            "Take them out of the space, or give the model a batch dimension and a max_batch_size"
-            " of at least 1.",
-        )
+        return _NO_BATCH_DIMENSION
     if target in BATCHER_TARGETS and config.HasField("sequence_batching"):
-        return (
-            "the model uses sequence batching, which excludes the dynamic batcher",
-            "Take queue_delay_us and preferred_batch_sizes out of the space; max_batch_size,"
-            " instances and parameters.<key> can be tuned.",
-        )
+        return _SEQUENCES
     return None
 
 
-_KNOWN_TARGETS = (
-    f"{', '.join(sorted(BATCHING_TARGETS | {INSTANCES}))}, {BACKEND_PREFIX}<key> and"
-    f" {SERVER_PREFIX}<flag>"
+_SETTABLE = sorted(
+    {*BATCHING_TARGETS, INSTANCES, f"{BACKEND_PREFIX}<key>", f"{SERVER_PREFIX}<flag>"}
+)
+_UNKNOWN = (
+    "this parameter cannot be tuned on a Triton model",
+    f"These can: {', '.join(_SETTABLE)}.",
+)
+_ENSEMBLE = (
+    "an ensemble has no batcher and no instances of its own",
+    "Tune its composing models instead.",
 )
 _ALL_PASSIVE = (
     "all of the model's instance groups are passive: they take no requests",
     "Give it a group that is not passive.",
+)
+_NO_BATCH_DIMENSION = (
+    "the model's max_batch_size is 0: it takes no batch dimension, so batching has no effect on it",
+    "Take the batching parameters out of the space, or give the model a batch dimension.",
+)
+_SEQUENCES = (
+    "the model uses sequence batching, which excludes the dynamic batcher",
+    "Sweep max_batch_size, instances and parameters.<key> only.",
 )
 
 
@@ -317,7 +365,7 @@ def _refuse_contradictions(config: ModelConfig) -> None:
         *config.dynamic_batching.preferred_batch_size,
         *config.sequence_batching.oldest.preferred_batch_size,
     ]
-    if too_large := [size for size in preferred if size > max(1, maximum)]:
+    if too_large := [size for size in preferred if size > maximum]:
         raise CandidateFailed(
             f"a preferred batch size cannot be above max_batch_size, here {maximum}",
             value=too_large,
@@ -343,7 +391,7 @@ def _refuse_unknown_fields(message: Message) -> None:
 
 def _unknown_field(message: Message) -> str:
     """The path of the first field unknown to the schema, by its number; empty if there is none."""
-    for unknown in UnknownFieldSet(message):
+    for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]
         return f"{message.DESCRIPTOR.name}.{unknown.field_number}"
     for field, value in message.ListFields():
         for child in _children(field, value):
@@ -377,7 +425,8 @@ def _parse_advice(reason: str) -> str:
 # ---------------------------------------------------------------------------------- instances
 def instance_count(config: ModelConfig, gpus: int = 0) -> int:
     """Model instances that Triton makes of this configuration on a server that sees ``gpus`` GPUs,
-    passive ones included; 0 for an ensemble, which has none."""
+    passive ones included; 0 for an ensemble, which has none.
+    """
     if config.HasField("ensemble_scheduling"):
         return 0
     groups = config.instance_group or [ModelInstanceGroup()]
@@ -398,16 +447,14 @@ def _devices(group: ModelInstanceGroup, gpus: int) -> int:
 
 def _group_count(config: ModelConfig, group: ModelInstanceGroup, gpus: int) -> int:
     """A group's count; where it gives none, Triton's default (``SetDefaultInstanceCount``: 2 for
-    the ONNX Runtime and TensorFlow backends on a CPU, else 1)."""
+    the ONNX Runtime and TensorFlow backends on a CPU, else 1).
+    """
     if group.count > 0:
         return int(group.count)
     on_cpu = group.kind == ModelInstanceGroup.KIND_CPU or (
         group.kind == ModelInstanceGroup.KIND_AUTO and gpus == 0
     )
-    doubled = config.backend in ("onnxruntime", "tensorflow") or config.platform.startswith(
-        ("onnxruntime_", "tensorflow_")
-    )
-    return 2 if on_cpu and doubled else 1
+    return 2 if on_cpu and _is_backend(config, "onnxruntime", "tensorflow") else 1
 
 
 # ------------------------------------------------------------------------------------- values

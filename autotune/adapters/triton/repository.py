@@ -2,10 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import filecmp
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.adapters.triton.config import ModelConfig
+from autotune.adapters.triton.config import (
+    RUNNER_PARAMETERS,
+    ModelConfig,
+    instance_count,
+    read,
+    render,
+)
+from autotune.adapters.triton.onnx_graph import (
+    OnnxGraph,
+    declare_tensors,
+    read_graph,
+    require_batch_dimension,
+)
+from autotune.core.errors import InputRefused
+
+CONFIG_FILE = "config.pbtxt"
+RUNNER = Path(__file__).parent / "runner" / "model.py"
+ONNX_FILE = "model.onnx"
+
+DEFAULT_FILES = {
+    "onnxruntime": (ONNX_FILE,),
+    "python": ("model.py",),
+    "tensorrt": ("model.plan",),
+    "pytorch": ("model.pt", "model.pt2"),
+    "openvino": ("model.xml", ONNX_FILE, "model.pdmodel", "model.pb"),
+    "tensorflow": ("model.savedmodel", "model.graphdef"),
+    "fil": ("xgboost.model", "xgboost.json", "model.txt", "checkpoint.tl"),
+}
+"""What each backend looks for in a version directory unless ``default_model_filename`` says
+otherwise; other backends' files are not known here and not checked."""
+
+_PLATFORMS = {
+    "onnxruntime_onnx": "onnxruntime",
+    "tensorrt_plan": "tensorrt",
+    "pytorch_libtorch": "pytorch",
+    "tensorflow_savedmodel": "tensorflow",
+    "tensorflow_graphdef": "tensorflow",
+}
+_NATIVE_DEFAULTS = {"intra_op_threads": "0", "inter_op_threads": "0"}
+"""What the ONNX Runtime backend does where a configuration is silent: 0 takes every core."""
+
+_IGNORED = shutil.ignore_patterns("__pycache__", ".git", ".ipynb_checkpoints")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +77,405 @@ class ServedModel:
     onnx: Path | None = None
     runner: bool = False
     native: ServedModel | None = None
+
+
+# --------------------------------------------------------------------------- the user's repository
+def from_repository(path: Path, name: str, workdir: Path) -> ServedModel:
+    """A model of the user's own repository, served from where it is.
+
+    A model without a config.pbtxt is accepted where its ONNX file tells what Triton would make of
+    it; it is then served from a copy below ``workdir`` that has one. InputRefused, with what to do,
+    for anything that a strict server would not load.
+    """
+    source = _model_directory(path, name)
+    config = _own_config(source, name)
+    versions = _versions(source, config)
+    backend = backend_of(config, source)
+    _require_model_files(source, config, versions, backend)
+    _refuse_unmeasurable(config)
+    graph = _onnx_graph(config, versions[-1]) if backend == "onnxruntime" else None
+    if not config.input or not config.output:
+        _complete(config, graph, source)
+    onnx = _reference_file(config, versions, graph)
+    if not (source / CONFIG_FILE).exists():
+        path, source, onnx = _with_config_file(source, config, workdir, onnx)
+    return ServedModel(
+        name=name,
+        repository=path,
+        config=config,
+        digest=_digest(source, config),
+        source=source,
+        onnx=onnx,
+        runner=backend == "python" and _is_our_runner(versions),
+    )
+
+
+def backend_of(config: ModelConfig, source: Path) -> str:
+    """The backend's name, found as Triton does (``AutoCompleteBackendFields``): from ``backend``,
+    else from ``platform``, else from the file in the first version directory.
+    """
+    if config.HasField("ensemble_scheduling") or config.platform == "ensemble":
+        return "ensemble"
+    if config.backend or config.platform:
+        return str(config.backend or _PLATFORMS.get(config.platform, config.platform))
+    named = config.default_model_filename
+    for version in sorted(_version_directories(source))[:1]:
+        for backend, files in DEFAULT_FILES.items():
+            if named in files or (not named and any((version / file).exists() for file in files)):
+                return backend
+    return ""
+
+
+def composing_models(model: ServedModel) -> tuple[str, ...]:
+    """The models that an ensemble needs, its own steps' steps included; empty for other models.
+
+    InputRefused if one of them is not in the repository.
+    """
+    found: list[str] = []
+    waiting = [step.model_name for step in model.config.ensemble_scheduling.step]
+    while waiting:
+        name = waiting.pop(0)
+        if name in found:
+            continue
+        config = _own_config(_model_directory(model.repository, name), name)
+        found.append(name)
+        waiting += [step.model_name for step in config.ensemble_scheduling.step]
+    return tuple(found)
+
+
+def _model_directory(path: Path, name: str) -> Path:
+    _require_plain_name(name)
+    if not path.is_dir():
+        rule = "is a file, not a directory" if path.exists() else "does not exist"
+        raise InputRefused(f"the model repository {rule}", value=str(path))
+    source = path / name
+    if source.is_dir():
+        return source
+    if (path / CONFIG_FILE).exists() or _version_directories(path):
+        raise InputRefused(
+            "the path is a model's own directory, not a repository of models",
+            value=str(path),
+            next_step=f"Give its parent directory and the name {path.resolve().name}.",
+        )
+    models = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+    near = difflib.get_close_matches(name, models, n=3, cutoff=0.5)
+    advice = f"Did you mean {' or '.join(near)}?" if near else f"It holds: {_listed(models)}."
+    raise InputRefused(f"the repository {path} has no such model", value=name, next_step=advice)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:10]) or "no model at all"
+    return shown + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _require_plain_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name):
+        raise InputRefused(
+            "a model's name is a directory's name: letters, digits, '_', '.', '+' and '-', not"
+            " beginning with '.'",
+            value=name,
+        )
+
+
+def _own_config(source: Path, name: str) -> ModelConfig:
+    file = source / CONFIG_FILE
+    config = read(file) if file.exists() else ModelConfig()
+    if config.name not in ("", name):
+        raise InputRefused(
+            f"{file}: the configuration's name must be that of its directory, {name!r}",
+            value=config.name,
+            next_step="Rename one of the two; Triton refuses to load it as it is.",
+        )
+    if config.max_batch_size < 0:
+        raise InputRefused(f"{file}: max_batch_size is negative", value=config.max_batch_size)
+    config.name = name
+    return config
+
+
+def _version_directories(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return []
+    return [entry for entry in source.iterdir() if entry.is_dir() and entry.name.isdecimal()]
+
+
+def _versions(source: Path, config: ModelConfig) -> list[Path]:
+    """The version directories that Triton would load, lowest first (``version_policy``)."""
+    found = {int(entry.name): entry for entry in _version_directories(source) if entry.name != "0"}
+    if not found:
+        raise InputRefused(
+            f"{source} has no version directory",
+            next_step=f"Triton wants the model's file in {source.name}/1/.",
+        )
+    policy = config.version_policy
+    if policy.HasField("specific"):
+        wanted = sorted(version for version in policy.specific.versions if version in found)
+        if not wanted:
+            raise InputRefused(
+                f"{source}: none of the versions of its version_policy exists",
+                value=sorted(policy.specific.versions),
+                next_step=f"It has {sorted(found)}.",
+            )
+    else:
+        latest = policy.latest.num_versions if policy.HasField("latest") else 1
+        wanted = sorted(found) if policy.HasField("all") else sorted(found)[-max(1, latest) :]
+    return [found[version] for version in wanted]
+
+
+def _require_model_files(
+    source: Path, config: ModelConfig, versions: list[Path], backend: str
+) -> None:
+    if not backend:
+        raise InputRefused(
+            f"{source}: neither its configuration nor its files tell which backend serves it",
+            next_step=f"Say backend: or platform: in {source.name}/{CONFIG_FILE}.",
+        )
+    named = config.default_model_filename
+    files = (named,) if named else DEFAULT_FILES.get(backend, ())
+    files = (*files, *config.cc_model_filenames.values())
+    for version in versions:
+        if files and backend != "ensemble" and not any((version / file).exists() for file in files):
+            raise InputRefused(
+                f"{version} has no model file for the backend {backend!r}",
+                next_step=f"It should hold {' or '.join(files)}.",
+            )
+
+
+def _refuse_unmeasurable(config: ModelConfig) -> None:
+    if config.model_transaction_policy.decoupled:
+        raise InputRefused(
+            "a decoupled model answers a request any number of times, over a stream, and cannot be"
+            " measured request by request",
+            value=config.name,
+        )
+
+
+def _onnx_graph(config: ModelConfig, version: Path) -> OnnxGraph:
+    file = version / (config.default_model_filename or ONNX_FILE)
+    if file.is_dir():  # the backend also takes a directory that holds model.onnx and its weights
+        file /= ONNX_FILE
+    return read_graph(file)
+
+
+def _complete(config: ModelConfig, graph: OnnxGraph | None, source: Path) -> None:
+    """Declare what the configuration leaves to auto-completion, as the ONNX Runtime backend would.
+
+    Without a maximum of its own a model that takes batches gets Triton's default of 4 and the
+    dynamic batcher ("Default Max Batch Size and Dynamic Batcher" in Triton's documentation).
+    """
+    if graph is None:
+        raise InputRefused(
+            f"{source / CONFIG_FILE} declares no input or no output: a server without"
+            " auto-completion cannot load it",
+            next_step=(
+                "Add them; a server that has the model loaded prints them at"
+                f" /v2/models/{source.name}/config."
+            ),
+        )
+    undeclared = not config.input and not config.output and config.max_batch_size == 0
+    if undeclared and graph.batched:
+        config.max_batch_size = 4
+        if config.WhichOneof("scheduling_choice") is None:
+            config.dynamic_batching.SetInParent()
+    declare_tensors(config, graph, batched=config.max_batch_size > 0)
+    if not config.backend and not config.platform:
+        config.backend = "onnxruntime"
+
+
+def _reference_file(
+    config: ModelConfig, versions: list[Path], graph: OnnxGraph | None
+) -> Path | None:
+    if graph is not None:
+        return graph.path
+    if config.backend == "python" and _is_our_runner(versions):
+        file = versions[-1] / ONNX_FILE
+        return file if file.is_file() else None
+    return None
+
+
+def _is_our_runner(versions: list[Path]) -> bool:
+    """Whether the model is one that `from_onnx` built, say in an earlier export."""
+    own = versions[-1] / "model.py"
+    return RUNNER.is_file() and own.is_file() and filecmp.cmp(own, RUNNER, shallow=False)
+
+
+def _with_config_file(
+    source: Path, config: ModelConfig, workdir: Path, onnx: Path | None
+) -> tuple[Path, Path, Path | None]:
+    def fill(target: Path) -> None:
+        copy_tree(source, target, link=True)
+        (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
+
+    built = _build(workdir, config.name, fill)
+    return workdir, built, onnx and built / onnx.relative_to(source)
+
+
+# ------------------------------------------------------------------------------------- ONNX files
+def from_onnx(
+    onnx_path: Path, name: str, workdir: Path, runner_source: Path = RUNNER
+) -> ServedModel:
+    """Build a repository in ``workdir`` that serves an ONNX file through our Python-backend runner.
+
+    Its configuration is what a newcomer would start from: batch size 1, no dynamic batcher, one
+    instance of one thread. InputRefused as `read_graph` and `require_batch_dimension` say.
+    """
+    _require_plain_name(name)
+    graph = read_graph(onnx_path.absolute())
+    require_batch_dimension(graph)
+    config = ModelConfig(name=name, backend="python", max_batch_size=1)
+    declare_tensors(config, graph, batched=True)
+    config.instance_group.add(count=1, kind="KIND_CPU")
+    config.parameters["intra_op_threads"].string_value = "1"
+
+    def fill(target: Path) -> None:
+        version = target / "1"
+        version.mkdir()
+        _put_runner(version, graph, runner_source)
+        (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
+
+    source = _build(workdir, name, fill)
+    return ServedModel(
+        name=name,
+        repository=workdir,
+        config=config,
+        digest=_digest(source, config),
+        source=source,
+        onnx=source / "1" / ONNX_FILE,
+        runner=True,
+    )
+
+
+def adapt_for_embedded(
+    model: ServedModel, workdir: Path, runner_source: Path = RUNNER
+) -> ServedModel:
+    """The same model for a server that has the Python backend alone.
+
+    A model of the ONNX Runtime backend is served through our runner, from a copy in ``workdir``
+    with the configuration's backend changed and all else kept; the result's ``native`` is the
+    model given, which is what gets exported. Other models are returned as they are if their
+    backend is Python, or refused.
+    """
+    backend = backend_of(model.config, model.source)
+    if backend in ("python", "ensemble"):
+        return model
+    if backend != "onnxruntime":
+        raise InputRefused(
+            "the embedded server has the Python backend alone (and stands in for ONNX Runtime)",
+            value=backend,
+            next_step="Use launch: docker, binary or remote for this model.",
+        )
+    config = ModelConfig()
+    config.CopyFrom(model.config)
+    config.backend = "python"
+    for field in ("platform", "default_model_filename", "cc_model_filenames"):
+        config.ClearField(field)
+    if not config.instance_group:
+        config.instance_group.add(count=instance_count(model.config))
+    for ours, native in RUNNER_PARAMETERS.items():
+        config.parameters[ours].string_value = _NATIVE_DEFAULTS[ours]
+        if native in config.parameters:
+            config.parameters[ours].string_value = config.parameters[native].string_value
+            del config.parameters[native]
+    versions = _versions(model.source, model.config)
+
+    def fill(target: Path) -> None:
+        copy_tree(model.source, target, link=True, only_files=True)
+        for version in versions:
+            graph = _onnx_graph(model.config, version)
+            (target / version.name).mkdir()
+            _put_runner(target / version.name, graph, runner_source)
+        (target / CONFIG_FILE).unlink(missing_ok=True)
+        (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
+
+    source = _build(workdir, model.name, fill)
+    return replace(
+        model,
+        repository=workdir,
+        config=config,
+        digest=_digest(source, config),
+        source=source,
+        onnx=source / versions[-1].name / ONNX_FILE,
+        runner=True,
+        native=model,
+    )
+
+
+def _put_runner(version: Path, graph: OnnxGraph, runner_source: Path) -> None:
+    if not runner_source.is_file():
+        raise InputRefused("the runner's model.py is missing", value=str(runner_source))
+    shutil.copyfile(runner_source, version / "model.py")
+    _link(graph.path, version / ONNX_FILE)
+    for location in graph.external:
+        target = version / location
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _link(graph.path.parent / location, target)
+
+
+# ------------------------------------------------------------------------------------------- files
+def copy_tree(source: Path, target: Path, *, link: bool, only_files: bool = False) -> None:
+    """Copy what a model's directory holds into ``target``, made if need be; caches are left out.
+
+    ``link``: hard links where the file system takes them; for reading only. ``only_files``: leave
+    the version directories out. Symbolic links are followed, so that the copy stands alone.
+    """
+
+    def skipped(directory: str, names: list[str]) -> set[str]:
+        ignored = set(_IGNORED(directory, names))
+        if only_files and Path(directory) == source:
+            ignored |= {entry.name for entry in _version_directories(source)}
+        return ignored
+
+    copy: Callable[[str, str], object] = shutil.copy2
+    if link:
+        copy = _link_names
+    shutil.copytree(source, target, ignore=skipped, copy_function=copy, dirs_exist_ok=True)
+    for directory, _, _ in os.walk(target):  # a read-only original makes a read-only copy
+        Path(directory).chmod(Path(directory).stat().st_mode | stat.S_IRWXU)
+
+
+def _link_names(source: str, target: str) -> None:
+    _link(Path(source), Path(target))
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _build(workdir: Path, name: str, fill: Callable[[Path], None]) -> Path:
+    """Make ``workdir/name`` anew, complete or not at all."""
+    target = workdir / name
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=workdir, prefix=f".{name}-") as scratch:
+            built = Path(scratch) / name
+            built.mkdir()
+            fill(built)
+            shutil.rmtree(target, ignore_errors=True)
+            built.rename(target)
+    except OSError as error:
+        raise InputRefused(
+            f"cannot build a model repository in {workdir}: {error}",
+            next_step="Is the directory writable, and is there space left?",
+        ) from error
+    return target
+
+
+def _digest(source: Path, config: ModelConfig) -> str:
+    """SHA-256 over every file of the model and the configuration, by relative path."""
+    whole = hashlib.sha256(render(config).encode())
+    for file in sorted(_files(source)):
+        relative = file.relative_to(source).as_posix()
+        if relative == CONFIG_FILE:
+            continue
+        with file.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").hexdigest()
+        whole.update(f"\n{relative} {content}".encode())
+    return whole.hexdigest()
+
+
+def _files(source: Path) -> Iterator[Path]:
+    for directory, names, files in os.walk(source, followlinks=True):
+        names[:] = sorted(set(names) - _IGNORED(directory, names))
+        yield from (Path(directory) / file for file in files)

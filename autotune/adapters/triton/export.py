@@ -1,0 +1,295 @@
+"""Exports: a deployable model repository, written whole or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import psutil
+
+from autotune.adapters.triton.config import RUNNER_PARAMETERS, render, with_candidate
+from autotune.adapters.triton.repository import (
+    CONFIG_FILE,
+    ServedModel,
+    adapt_for_embedded,
+    composing_models,
+    copy_tree,
+    from_repository,
+)
+from autotune.core.errors import InputRefused
+from autotune.ports import ExportFile, Server
+from search_spaces.candidate import BACKEND_PREFIX, Candidate
+
+PROVENANCE = "provenance.json"
+
+StrictServerFactory: TypeAlias = Callable[[Path, str], Server]
+"""Makes a server, not started, over a repository and a model's name, with auto-completion off."""
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_RUNNER_ONLY = ("model_file", "execution_provider")
+
+
+class RepositoryExporter:
+    """Writes the tuned model as a repository that stands alone: every file that it needs is copied.
+
+    The root holds the model's directory (and those of an ensemble's composing models), and beside
+    them plain files only, since Triton takes every directory there for a model. A directory is
+    this study's own if its provenance.json names the study.
+
+    A model that a runner stands in for is exported in the user's own form: own backend, own files,
+    with the tuned fields; `strict_server` then serves the exported files through the runner, from
+    a copy in ``workdir``, because the server at hand lacks the backend.
+    """
+
+    def __init__(
+        self, model: ServedModel, strict_server_factory: StrictServerFactory, *, workdir: Path
+    ) -> None:
+        self._model = model
+        self._exported = model.native or model
+        self._strict_server_factory = strict_server_factory
+        self._workdir = workdir
+
+    def preflight(self, out: Path, study: str) -> None:
+        """InputRefused unless ``out`` can be written and is new, empty, or this study's export."""
+        out = out.absolute()
+        _recover(out)
+        if out.exists():
+            if not out.is_dir():
+                raise InputRefused("the output path is a file, not a directory", value=str(out))
+            _refuse_foreign(out, study)
+            _probe(out)
+        _probe(_nearest_directory(out.parent))
+
+    def write(
+        self, candidate: Candidate, out: Path, study: str, files: Sequence[ExportFile]
+    ) -> Path:
+        """Write the repository, replacing an older export of the same study in one step; returns
+        the config.pbtxt's path. Killed at any moment, it leaves the old export or the new one.
+        """
+        out = out.absolute()
+        self.preflight(out, study)
+        names = [self._exported.name, *composing_models(self._exported)]
+        files = [*files, *_own_provenance(files, study)]
+        _require_plain_files(files, names)
+        config = with_candidate(self._exported.config, self._own_words(candidate))
+        with _writing(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with _beside(out) as fresh:
+                for name in names:
+                    copy_tree(self._exported.repository / name, fresh / name, link=False)
+                _write_synced(fresh / self._exported.name / CONFIG_FILE, render(config))
+                for file in files:
+                    _write_synced(fresh / file.name, file.text)
+                _sync_tree(fresh)
+                _swap(fresh, out)
+        return out / self._exported.name / CONFIG_FILE
+
+    def add(self, out: Path, files: Sequence[ExportFile]) -> None:
+        """Put files beside the model of an existing export, each replaced atomically."""
+        out = out.absolute()
+        if not (out / PROVENANCE).is_file():
+            raise InputRefused("there is no export to add files to", value=str(out))
+        _require_plain_files(files, [entry.name for entry in out.iterdir() if entry.is_dir()])
+        with _writing(out):
+            for file in files:
+                fresh = out / f".{file.name}.{os.getpid()}"
+                try:
+                    _write_synced(fresh, file.text)
+                    fresh.replace(out / file.name)
+                finally:
+                    fresh.unlink(missing_ok=True)
+            _sync_directory(out)
+
+    def strict_server(self, out: Path) -> Server:
+        """A server, not started, over the exported files alone, with auto-completion off."""
+        out = out.absolute()
+        name = self._exported.name
+        if self._model.native is not None:
+            exported = from_repository(out, name, self._workdir)
+            out = adapt_for_embedded(exported, self._workdir).repository
+        return self._strict_server_factory(out, name)
+
+    def _own_words(self, candidate: Candidate) -> Candidate:
+        """The candidate in the words of the exported model's backend."""
+        if self._model.native is None:
+            return candidate
+        values = {}
+        for target, value in candidate.values.items():
+            key = target.removeprefix(BACKEND_PREFIX)
+            if key in RUNNER_PARAMETERS:
+                target = BACKEND_PREFIX + RUNNER_PARAMETERS[key]
+            if key not in _RUNNER_ONLY:
+                values[target] = value
+        return Candidate(values)
+
+
+# -------------------------------------------------------------------------------------- refusals
+def _refuse_foreign(out: Path, study: str) -> None:
+    if not any(out.iterdir()):
+        return
+    owner = _owner(out)
+    if owner == study:
+        return
+    if owner is None:
+        raise InputRefused(
+            "the output directory is not empty and holds no export of autotune",
+            value=str(out),
+            next_step="Give --out a new or an empty directory: an export replaces all of it.",
+        )
+    raise InputRefused(
+        f"the output directory holds the export of another study, {owner!r}",
+        value=str(out),
+        next_step="Give another --out, or move that export away first.",
+    )
+
+
+def _owner(out: Path) -> str | None:
+    try:
+        provenance: Any = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    study = provenance.get("study") if isinstance(provenance, dict) else None
+    return study if isinstance(study, str) else None
+
+
+def _own_provenance(files: Sequence[ExportFile], study: str) -> list[ExportFile]:
+    """A provenance.json where the caller gives none: it is what marks a directory as the study's."""
+    given = [file for file in files if file.name == PROVENANCE]
+    if not given:
+        return [ExportFile(name=PROVENANCE, text=json.dumps({"study": study}, indent=2) + "\n")]
+    if json.loads(given[0].text).get("study") != study:
+        raise InputRefused(f"{PROVENANCE} must name its study", value=study)
+    return []
+
+
+def _require_plain_files(files: Sequence[ExportFile], directories: Sequence[str]) -> None:
+    for file in files:
+        if Path(file.name).name != file.name or file.name in ("", *directories):
+            raise InputRefused("a file beside the model needs a plain name", value=file.name)
+
+
+def _nearest_directory(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _probe(directory: Path) -> None:
+    """Write and remove a file: permission bits tell nothing of a read-only file system or root."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise InputRefused(
+            f"the output directory cannot be written: {error.strerror}",
+            value=str(directory),
+            next_step="Give --out a directory that can.",
+        ) from error
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, shutil.Error) as error:
+        raise InputRefused(
+            f"the export cannot be written: {error}",
+            value=str(out),
+            next_step="Is there space left, and are the model's files readable? Nothing was changed.",
+        ) from error
+
+
+# ------------------------------------------------------------------------------------- atomicity
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A new directory beside ``out``, gone afterwards if it was not swapped in."""
+    fresh = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.new-{os.getpid()}-"))
+    try:
+        fresh.chmod(0o777 & ~_umask())
+        yield fresh
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _swap(fresh: Path, out: Path) -> None:
+    """Put ``fresh`` in the place of ``out``; what was there is left under ``fresh``'s name."""
+    if not out.exists():
+        fresh.rename(out)
+    elif not _exchange(fresh, out):
+        # No exchange on this file system: killed between the two, `_recover` puts the old one back.
+        aside = out.parent / f".{out.name}.old"
+        out.rename(aside)
+        fresh.rename(out)
+        aside.rename(fresh)
+    _sync_directory(out.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Linux's ``renameat2(RENAME_EXCHANGE)``; False where kernel or file system lack it."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    paths = [os.fsencode(path) for path in (one, other)]
+    if renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _recover(out: Path) -> None:
+    """Clear up after a writer that was killed: put back what it had set aside, and remove what it
+    had not finished.
+    """
+    aside = out.parent / f".{out.name}.old"
+    if aside.is_dir() and not out.exists():
+        aside.rename(out)
+    shutil.rmtree(aside, ignore_errors=True)
+    prefix = f".{out.name}.new-"
+    if not out.parent.is_dir():
+        return
+    for entry in out.parent.iterdir():
+        pid = entry.name.removeprefix(prefix).split("-")[0]
+        if entry.name.startswith(prefix) and pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _write_synced(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync_tree(root: Path) -> None:
+    for directory, _, files in os.walk(root):
+        for file in files:
+            with (Path(directory) / file).open("rb") as stream:
+                os.fsync(stream.fileno())
+        _sync_directory(Path(directory))
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
