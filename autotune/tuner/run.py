@@ -234,8 +234,12 @@ class StudyRunner:
         self._trials = [
             t for t in self.store.trials(self.study_id) if t.state is not TrialState.RUNNING
         ]
+        return self._decision()
+
+    def _decision(self) -> Decision:
+        study = self.study
         return decide(
-            self._trials, self.study.sla, objectives=self.study.objectives, rule=self.study.pick
+            self._trials, study.sla, study.objectives, study.pick, workload=study.workload
         )
 
     def _trial(self, number: int | None) -> Trial | None:
@@ -347,14 +351,11 @@ class StudyRunner:
     def _best(self) -> str:
         if not any(trial.measurement for trial in self._trials):
             return ""
-        best = self._trial_best()
-        return "none meets the SLA yet" if best is None else f"trial {best.number}"
-
-    def _trial_best(self) -> Trial | None:
-        decision = decide(
-            self._trials, self.study.sla, objectives=self.study.objectives, rule=self.study.pick
-        )
-        return self._trial(decision.pick)
+        best = self._trial(self._decision().pick)
+        if best is None or best.measurement is None:
+            return "none meets the SLA yet"
+        latency = self.study.sla.tightest_metric
+        return f"trial {best.number} ({latency} {best.measurement.metric(latency):.1f})"
 
     def _say(
         self, stage: str, text: str, *, trial: int | None = None, finished: Trial | None = None

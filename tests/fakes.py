@@ -1,0 +1,267 @@
+"""Fakes that implement the ports, for testing the order of steps without processes.
+
+The fake server is one queue with ``instances`` servers of a fixed service time; the fake load
+driver computes what an open loop would have seen of it. Time is a counter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
+from autotune.core.measurement import (
+    BatchStat,
+    LatencySummary,
+    LoadResult,
+    ServerWindow,
+    TelemetryWindow,
+)
+from autotune.core.model_interface import Endpoint, ModelInterface, Sample, TensorSpec
+from autotune.ports import (
+    Applied,
+    ExportFile,
+    LoadPlan,
+    OpenLoop,
+    Saturate,
+    Server,
+    StatisticsMark,
+    TrialOutcome,
+    WindowObserver,
+)
+from search_spaces.candidate import INSTANCES, Candidate
+
+INTERFACE = ModelInterface(
+    name="m",
+    inputs=(TensorSpec(name="x", datatype="FP32", shape=(4,)),),
+    outputs=(TensorSpec(name="y", datatype="FP32", shape=(4,)),),
+    batched=True,
+)
+
+
+@dataclass(slots=True)
+class FakeClock:
+    seconds: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> float:
+        return 1_700_000_000 + self.seconds
+
+    def pass_(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
+class FakeServer:
+    """``service_ms`` of one request; ``refuses`` and ``dies_under`` name candidates by key."""
+
+    clock: FakeClock
+    service_ms: float = 20.0
+    refuses: set[str] = field(default_factory=set)
+    dies_under: set[str] = field(default_factory=set)
+    applied: list[Candidate] = field(default_factory=list)
+    running: bool = False
+    starts: int = 0
+
+    def start(self) -> None:
+        self.running = True
+        self.starts += 1
+
+    def apply(self, candidate: Candidate) -> Applied:
+        if not self.running:
+            self.start()
+        self.clock.pass_(1.0)
+        if candidate.key in self.refuses:
+            raise CandidateFailed("the model does not load")
+        self.applied.append(candidate)
+        return Applied(seconds=1.0, restarted=False, instances=self.instances)
+
+    @property
+    def instances(self) -> int:
+        value = self.applied[-1].get(INSTANCES, 1) if self.applied else 1
+        return value if isinstance(value, int) else 1
+
+    @property
+    def capacity_qps(self) -> float:
+        return self.instances * 1000 / self.service_ms
+
+    def alive(self) -> bool:
+        return self.running
+
+    def interface(self) -> ModelInterface:
+        return INTERFACE
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(http="127.0.0.1:1", grpc="127.0.0.1:2")
+
+    def pids(self) -> Sequence[int]:
+        return ()
+
+    def mark(self) -> StatisticsMark:
+        if not self.running:
+            raise ServerFailed("the server is gone")
+        return object()
+
+    def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
+        return ServerWindow(
+            requests=100,
+            executions=50,
+            failures=0,
+            queue_ms=1.0,
+            compute_input_ms=0.1,
+            compute_infer_ms=self.service_ms,
+            compute_output_ms=0.1,
+            batches={2: BatchStat(executions=50, compute_ms=self.service_ms)},
+        )
+
+    def identity(self) -> Mapping[str, Any]:
+        return {"triton": "fake", "model_digest": "0"}
+
+    def log_tail(self, lines: int = 20) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.running = False
+
+
+def load_result(
+    latency_ms: float,
+    *,
+    offered_qps: float,
+    window_s: float,
+    kept: float = 1.0,
+    lag_ms: float = 0.5,
+) -> LoadResult:
+    """A load phase whose latencies spread evenly up to ``latency_ms`` at the top."""
+    count = max(1, round(offered_qps * window_s))
+    latencies = np.linspace(latency_ms / 3, latency_ms, count)
+    ok = round(count * kept)
+    return LoadResult(
+        offered_qps=offered_qps,
+        achieved_qps=ok / window_s,
+        window_s=window_s,
+        scheduled=count,
+        sent=count,
+        completed=ok,
+        ok=ok,
+        errors={} if ok == count else {"timeout": count - ok},
+        latency=LatencySummary.of(latencies),
+        service_latency=LatencySummary.of(latencies),
+        send_lag=LatencySummary.of(np.full(count, lag_ms)),
+        generator_cpu=0.2,
+        max_in_flight=8,
+        in_flight_cap_hit=False,
+    )
+
+
+@dataclass(slots=True)
+class FakeLoad:
+    """``lags_ms`` gives the send lag of the open-loop phases one after another, then 0.5;
+    ``before`` is called at the start of every phase."""
+
+    server: FakeServer
+    lags_ms: list[float] = field(default_factory=list)
+    before: Callable[[FakeServer], None] = lambda _: None
+    plans: list[LoadPlan] = field(default_factory=list)
+    closed: bool = False
+
+    def prepare(self, model: ModelInterface, samples: Sequence[Sample]) -> None:
+        assert samples
+
+    def run(self, endpoint: Endpoint, plan: LoadPlan, window: WindowObserver) -> LoadResult:
+        self.plans.append(plan)
+        self.before(self.server)
+        window.opened()
+        self.server.clock.pass_(plan.warmup_s + plan.measure_s)
+        if self.server.applied[-1].key in self.server.dies_under:
+            self.server.running = False
+        window.closed()
+        capacity = self.server.capacity_qps
+        if isinstance(plan.mode, Saturate):
+            return load_result(100, offered_qps=capacity, window_s=plan.measure_s)
+        assert isinstance(plan.mode, OpenLoop)
+        load = plan.mode.qps / capacity
+        lag = self.lags_ms.pop(0) if self.lags_ms else 0.5
+        p_top = self.server.service_ms / max(1 - load, 0.01) if load < 1 else 5000.0
+        return load_result(
+            p_top,
+            offered_qps=plan.mode.qps,
+            window_s=plan.measure_s,
+            kept=min(1.0, 1 / load),
+            lag_ms=lag,
+        )
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeTelemetry:
+    def start(self, pids: Sequence[int], endpoint: Endpoint) -> None:
+        pass
+
+    def stop(self) -> TelemetryWindow:
+        return TelemetryWindow(
+            utilization=0.5, source="process_cpu", memory_mb=100.0, memory_source="pss"
+        )
+
+
+@dataclass(slots=True)
+class FakeCheck:
+    differs: bool = False
+    compared: int = 0
+
+    def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
+        if self.differs:
+            raise OutputsDiffer("served outputs differ", value="1.0 against 2.0")
+        self.compared += len(samples)
+        return f"{len(samples)} outputs agree"
+
+
+@dataclass(slots=True)
+class FakeExporter:
+    """Remembers what was written where; ``strict`` makes the strict server."""
+
+    strict: Callable[[], Server]
+    written: dict[Path, Candidate] = field(default_factory=dict)
+    files: dict[Path, list[str]] = field(default_factory=dict)
+
+    def preflight(self, out: Path, study: str) -> None:
+        if out.is_file():
+            raise InputRefused("is a file")
+
+    def write(
+        self, candidate: Candidate, out: Path, study: str, files: Sequence[ExportFile]
+    ) -> Path:
+        self.written[out] = candidate
+        self.files[out] = [file.name for file in files]
+        return out / "m" / "config.pbtxt"
+
+    def add(self, out: Path, files: Sequence[ExportFile]) -> None:
+        self.files[out] += [file.name for file in files]
+
+    def strict_server(self, out: Path) -> Server:
+        assert out in self.written
+        return self.strict()
+
+
+@dataclass(slots=True)
+class ListSearch:
+    """Suggests the given candidates in order, skipping those it has been told."""
+
+    candidates: Sequence[Candidate]
+    told: dict[str, TrialOutcome] = field(default_factory=dict)
+
+    def ask(self) -> Candidate | None:
+        return next((c for c in self.candidates if c.key not in self.told), None)
+
+    def tell(self, candidate: Candidate, outcome: TrialOutcome) -> None:
+        assert all(value is None or math.isfinite(value) for value in outcome.values)
+        self.told[candidate.key] = outcome

@@ -1,0 +1,314 @@
+"""The order of a study's steps, on fakes and the real store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.core.errors import CandidateFailed, Interrupted, LoadFailed, OutputsDiffer
+from autotune.core.records import StudyState
+from autotune.core.study import Study
+from autotune.core.trial import TrialState
+from autotune.ports import ExportFile, Progress
+from autotune.studyfile import study_from_options
+from autotune.tuner.run import ATTEMPTS, Documents, StudyRunner
+from search_spaces.candidate import Candidate
+from storage.store import SqlTrialStore
+from tests.fakes import (
+    FakeCheck,
+    FakeClock,
+    FakeExporter,
+    FakeLoad,
+    FakeServer,
+    FakeTelemetry,
+    ListSearch,
+)
+
+ONE, TWO, FOUR = (Candidate({"instances": n}) for n in (1, 2, 4))
+
+
+def study(**changes: Any) -> Study:
+    return study_from_options(
+        {
+            "study": "s",
+            "model": {"onnx": "m.onnx", "name": "m"},
+            "workload": {"target_qps": 50.0, "headroom": 1.2, "measure_s": 10.0},
+            "sla": {"p95_ms": 80.0},
+            "space": {"instances": [1, 2, 4]},
+            **changes,
+        }
+    )
+
+
+class Bench:
+    """A runner with its fakes at hand."""
+
+    def __init__(self, tmp_path: Path, study_: Study, candidates: list[Candidate]) -> None:
+        self.study = study_
+        self.clock = FakeClock()
+        self.server = FakeServer(self.clock)
+        self.load = FakeLoad(self.server)
+        self.check = FakeCheck()
+        self.strict = FakeServer(self.clock)
+        self.exporter = FakeExporter(self._strict)
+        self.search = ListSearch(candidates)
+        self.store = SqlTrialStore(str(tmp_path / "autotune.db"))
+        self.steps: list[Progress] = []
+        self.out = tmp_path / "out"
+        self.work = tmp_path / "work"
+        self.study_id = self.store.create_study("s", study_.definition, study_.digest)
+
+    def _strict(self) -> FakeServer:
+        self.load.server = self.strict
+        return self.strict
+
+    def runner(self) -> StudyRunner:
+        return StudyRunner(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            search=self.search,
+            server=self.server,
+            load=self.load,
+            telemetry=FakeTelemetry(),
+            check=self.check,
+            exporter=self.exporter,
+            baseline=ONE,
+            samples_for=lambda _: [{"x": np.zeros(4, np.float32)}],
+            documents=Documents(write=lambda *_: [ExportFile(name="report.html", text="")]),
+            environment=lambda: {"host": "here"},
+            clock=self.clock,
+            listen=self.steps.append,
+            out=self.out,
+            work=self.work,
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(candidates: list[Candidate] | None = None, **changes: Any) -> Bench:
+        made.append(Bench(tmp_path, study(**changes), candidates or [ONE, TWO, FOUR]))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.store.close()
+
+
+def test_a_study_ends_with_the_cheapest_candidate_that_meets_the_sla(bench: Any) -> None:
+    b = bench()
+    answer = b.runner().run()
+    assert answer.decision.pick == 1
+    assert b.exporter.written[b.out] == TWO
+    assert answer.exported_to == b.out
+    assert answer.record.state is StudyState.DONE
+    assert "every candidate" in answer.stopped_because
+
+
+def test_the_configuration_in_service_is_the_first_trial(bench: Any) -> None:
+    b = bench()
+    answer = b.runner().run()
+    assert answer.trials[0].candidate == ONE
+    assert answer.trials[0].number == 0
+
+
+def test_the_pick_is_measured_again_from_its_exported_files_before_it_is_written(
+    bench: Any,
+) -> None:
+    b = bench()
+    answer = b.runner().run()
+    assert b.strict.applied == [TWO]
+    assert not b.strict.running
+    staged, final = b.exporter.written
+    assert staged.parent == b.work
+    assert final == b.out
+    assert answer.trials[1].confirmation is not None
+
+
+def test_a_pick_that_fails_its_confirmation_gives_way_to_the_next(bench: Any) -> None:
+    b = bench()
+    b.strict.service_ms = 30.0
+    answer = b.runner().run()
+    assert b.strict.applied == [TWO, FOUR]
+    assert answer.decision.pick == 2
+    assert b.exporter.written[b.out] == FOUR
+
+
+def test_nothing_is_exported_when_no_candidate_meets_the_sla(bench: Any) -> None:
+    b = bench(sla={"p95_ms": 5.0})
+    answer = b.runner().run()
+    assert answer.exported_to is None
+    assert b.exporter.written == {}
+    assert answer.decision.nearest_miss is not None
+    stored = b.store.decision(b.study_id)
+    assert stored is not None
+    assert stored.pick is None
+    assert answer.record.state is StudyState.DONE
+
+
+def test_every_candidate_faces_the_same_arrivals_at_target_times_headroom(bench: Any) -> None:
+    b = bench()
+    b.runner().run()
+    modes = {plan.mode for plan in b.load.plans if hasattr(plan.mode, "qps")}
+    assert len(modes) == 1
+    assert modes.pop().qps == pytest.approx(60)
+
+
+def test_an_invalid_measurement_is_taken_again_and_kept(bench: Any) -> None:
+    b = bench()
+    b.load.lags_ms = [50.0, 0.5]
+    answer = b.runner().run()
+    first = answer.trials[0]
+    assert first.state is TrialState.OK
+    assert [m.valid for m in first.measurements] == [False, True]
+    assert "fell behind its schedule" in first.measurements[0].invalid_because[0]
+
+
+def test_a_trial_that_is_never_valid_is_invalid_and_not_blamed(bench: Any) -> None:
+    b = bench()
+    b.load.lags_ms = [50.0] * ATTEMPTS
+    answer = b.runner().run()
+    assert answer.trials[0].state is TrialState.INVALID
+    assert len(answer.trials[0].measurements) == ATTEMPTS
+    assert answer.trials[1].state is TrialState.OK
+
+
+def test_no_saturation_burst_follows_an_invalid_measurement(bench: Any) -> None:
+    b = bench([ONE])
+    b.load.lags_ms = [50.0] * ATTEMPTS
+    b.runner().run()
+    assert len(b.load.plans) == ATTEMPTS
+
+
+def test_a_candidate_that_does_not_load_fails_alone(bench: Any) -> None:
+    b = bench()
+    b.server.refuses = {TWO.key}
+    answer = b.runner().run()
+    assert [t.state for t in answer.trials] == [TrialState.OK, TrialState.FAILED, TrialState.OK]
+    assert "does not load" in answer.trials[1].reason
+    assert answer.decision.pick == 2
+
+
+def test_a_server_that_dies_fails_its_trial_and_is_started_again(bench: Any) -> None:
+    b = bench()
+    b.server.dies_under = {TWO.key}
+    answer = b.runner().run()
+    assert answer.trials[1].state is TrialState.FAILED
+    assert answer.trials[2].state is TrialState.OK
+    assert b.server.starts == 2
+
+
+def test_a_present_configuration_that_does_not_load_stops_the_study(bench: Any) -> None:
+    b = bench()
+    b.server.refuses = {ONE.key}
+    with pytest.raises(CandidateFailed, match="as it is configured now"):
+        b.runner().run()
+    assert b.store.study("s").state is StudyState.FAILED
+
+
+def test_outputs_that_differ_stop_the_study_before_any_load(bench: Any) -> None:
+    b = bench()
+    b.check.differs = True
+    with pytest.raises(OutputsDiffer):
+        b.runner().run()
+    assert b.load.plans == []
+    assert b.store.study("s").state is StudyState.FAILED
+
+
+def test_a_load_generator_that_dies_makes_the_trial_invalid_only_if_it_never_recovers(
+    bench: Any,
+) -> None:
+    b = bench()
+    falls = iter([True])
+
+    def fall(_: FakeServer) -> None:
+        if next(falls, False):
+            raise LoadFailed("killed")
+
+    b.load.before = fall
+    answer = b.runner().run()
+    assert answer.trials[0].state is TrialState.OK
+
+
+def test_the_budget_of_trials_ends_the_search(bench: Any) -> None:
+    b = bench(budget={"trials": 2, "minutes": 15.0})
+    answer = b.runner().run()
+    assert len(answer.trials) == 2
+    assert "budget of 2 trials" in answer.stopped_because
+
+
+def test_the_budget_of_minutes_leaves_time_for_the_confirmation(bench: Any) -> None:
+    b = bench(budget={"trials": 30, "minutes": 0.9})
+    answer = b.runner().run()
+    assert len(answer.trials) == 2
+    assert "minutes" in answer.stopped_because
+    assert answer.wall_s <= 0.9 * 60
+
+
+def test_an_interrupted_study_goes_on_where_it_stopped(bench: Any) -> None:
+    b = bench()
+    count = iter(range(100))
+
+    def interrupt(_: FakeServer) -> None:
+        if next(count) == 3:
+            raise Interrupted("SIGTERM")
+
+    b.load.before = interrupt
+    with pytest.raises(Interrupted):
+        b.runner().run()
+    assert b.store.study("s").state is StudyState.INTERRUPTED
+    states = [t.state for t in b.store.trials(b.study_id)]
+    assert states == [TrialState.OK, TrialState.RUNNING]
+    done = b.store.trials(b.study_id)[0]
+
+    b.load.before = lambda _: None
+    b.search = ListSearch([ONE, TWO, FOUR])
+    answer = b.runner().run()
+    assert [t.number for t in answer.trials] == [0, 1, 2]
+    assert answer.trials[0].measurements == done.measurements
+    assert answer.decision.pick == 1
+
+
+def test_progress_says_stage_trial_best_and_time_left(bench: Any) -> None:
+    b = bench()
+    b.runner().run()
+    trials = [step for step in b.steps if step.stage == "trial"]
+    assert [step.trial for step in trials] == [1, 1, 2, 2, 3, 3]
+    assert trials[1].best == "none meets the SLA yet"
+    assert trials[-1].best.startswith("trial 1 (p95_ms")
+    left = [step.seconds_left for step in trials if step.finished is None]
+    assert left == sorted(left, reverse=True)
+    assert list(dict.fromkeys(step.stage for step in b.steps)) == [
+        "prepare",
+        "check",
+        "trial",
+        "confirm",
+        "export",
+        "done",
+    ]
+
+
+def test_the_decision_is_stored_with_where_it_was_exported_to(bench: Any) -> None:
+    b = bench()
+    b.runner().run()
+    stored = b.store.decision(b.study_id)
+    assert stored is not None
+    assert stored.pick == 1
+    assert stored.exported_to == str(b.out)
+    assert stored.detail["front"]
+
+
+def test_the_environment_is_stored_with_the_servers_identity(bench: Any) -> None:
+    b = bench()
+    b.runner().run()
+    environment = b.store.study("s").environment
+    assert environment is not None
+    assert environment["host"] == "here"
+    assert environment["triton"] == "fake"
+    assert environment["outputs"] == "1 outputs agree"
