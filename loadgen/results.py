@@ -1,0 +1,131 @@
+"""From raw request times to a `LoadResult`. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hdrh.histogram import HdrHistogram
+
+from autotune.core.measurement import LatencySummary, LoadResult, RequestSamples, RequestStatus
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_HOUR_US = 3_600_000_000
+
+
+class Code(IntEnum):
+    """How a request ended, as the worker records it; an HTTP error is its status code."""
+
+    PENDING = 0
+    OK = 1
+    TIMEOUT = 2
+    CONNECTION = 3
+    BAD_ANSWER = 4
+    UNSENT = 5
+
+
+_KINDS = {
+    Code.PENDING: RequestStatus.TIMEOUT,
+    Code.TIMEOUT: RequestStatus.TIMEOUT,
+    Code.CONNECTION: RequestStatus.CONNECTION,
+    Code.BAD_ANSWER: RequestStatus.BAD_ANSWER,
+    Code.UNSENT: RequestStatus.UNSENT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRun:
+    """What the worker recorded of one phase, warm-up and tail included.
+
+    ``scheduled_s``, ``sent_s``, ``done_s``: float64, shape (n,), seconds since the phase began,
+    NaN for what did not happen; ``code``: int16, shape (n,), see `Code`. ``cap_hit`` says whether
+    the in-flight cap held a request back before the window closed.
+    """
+
+    scheduled_s: NDArray[np.float64]
+    sent_s: NDArray[np.float64]
+    done_s: NDArray[np.float64]
+    code: NDArray[np.int16]
+    generator_cpu: float
+    max_in_flight: int
+    cap_hit: bool
+
+
+def summarise(
+    run: RawRun, *, warmup_s: float, measure_s: float, timeout_s: float, keep_samples: bool = True
+) -> LoadResult:
+    """The window [``warmup_s``, ``warmup_s`` + ``measure_s``) of a run.
+
+    Counts and latencies are of the requests scheduled in the window. ``achieved_qps`` is the rate
+    of good answers that *arrived* in the window, whenever they were scheduled: a server that
+    falls behind does not get credit for what it answered after the load was over.
+    """
+    closes = warmup_s + measure_s
+    inside = (run.scheduled_s >= warmup_s) & (run.scheduled_s < closes)
+    scheduled, sent, done = run.scheduled_s[inside], run.sent_s[inside], run.done_s[inside]
+    code = run.code[inside]
+    ok = code == Code.OK
+    latency_ms = _latency_ms(scheduled, done, ok, timeout_s)
+    arrived = (run.code == Code.OK) & (run.done_s >= warmup_s) & (run.done_s < closes)
+    return LoadResult(
+        offered_qps=len(scheduled) / measure_s,
+        achieved_qps=int(np.count_nonzero(arrived)) / measure_s,
+        window_s=measure_s,
+        scheduled=len(scheduled),
+        sent=int(np.count_nonzero(~np.isnan(sent))),
+        completed=int(np.count_nonzero(~np.isnan(done))),
+        ok=int(np.count_nonzero(ok)),
+        errors=_errors(code[~ok]),
+        latency=LatencySummary.of(latency_ms),
+        service_latency=LatencySummary.of((done[ok] - sent[ok]) * 1e3),
+        send_lag=LatencySummary.of((sent - scheduled)[~np.isnan(sent)] * 1e3),
+        generator_cpu=run.generator_cpu,
+        max_in_flight=run.max_in_flight,
+        in_flight_cap_hit=run.cap_hit,
+        histogram=_histogram(latency_ms),
+        samples=_samples(scheduled, sent, done, ok, warmup_s) if keep_samples else None,
+    )
+
+
+def _latency_ms(
+    scheduled: NDArray[np.float64],
+    done: NDArray[np.float64],
+    ok: NDArray[np.bool_],
+    timeout_s: float,
+) -> NDArray[np.float64]:
+    """From the scheduled time; a failure counts as a miss of at least the time-out."""
+    return np.where(ok, done - scheduled, timeout_s) * 1e3
+
+
+def _errors(codes: NDArray[np.int16]) -> dict[str, int]:
+    def kind(code: int) -> str:
+        return f"http_{code}" if code >= 100 else str(_KINDS[Code(code)])
+
+    return dict(Counter(kind(code) for code in codes.tolist()))
+
+
+def _histogram(latency_ms: NDArray[np.float64]) -> str:
+    """The latencies in microseconds, three significant digits up to an hour, encoded."""
+    histogram = HdrHistogram(1, _HOUR_US, 3)
+    micros = np.clip(np.rint(latency_ms * 1e3), 1, _HOUR_US).astype(np.int64)
+    for value, count in zip(*np.unique(micros, return_counts=True), strict=True):
+        histogram.record_value(int(value), int(count))
+    encoded: bytes = histogram.encode()
+    return encoded.decode("ascii")
+
+
+def _samples(
+    scheduled: NDArray[np.float64],
+    sent: NDArray[np.float64],
+    done: NDArray[np.float64],
+    ok: NDArray[np.bool_],
+    opened: float,
+) -> RequestSamples:
+    return RequestSamples(
+        scheduled_s=scheduled - opened, sent_s=sent - opened, done_s=done - opened, ok=ok
+    )
