@@ -66,9 +66,7 @@ class SqlTrialStore:
 
     def study(self, reference: str) -> StudyRecord:
         with self._reading() as session:
-            if reference.isdecimal() and (
-                found := _records(session, StudyRow.id == int(reference))
-            ):
+            if _is_id(reference) and (found := _records(session, StudyRow.id == int(reference))):
                 return found[0]
             if found := _records(session, StudyRow.name == text(reference)):
                 return found[0]
@@ -233,3 +231,7 @@ def _suggestion(reference: str, names: Sequence[str]) -> str:
         return f"Did you mean {' or '.join(near)}?"
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return f"The database holds {shown}."
+
+
+def _is_id(reference: str) -> bool:
+    return reference.isascii() and reference.isdecimal() and len(reference) < 10
