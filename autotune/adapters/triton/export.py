@@ -6,6 +6,7 @@ import ctypes
 import errno
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ StrictServerFactory: TypeAlias = Callable[[Path, str], Server]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_RUNNER_ONLY = ("model_file", "execution_provider")
+_RUNNER_ONLY = (BACKEND_PREFIX + "model_file", BACKEND_PREFIX + "execution_provider")
 
 
 class RepositoryExporter:
@@ -61,6 +62,8 @@ class RepositoryExporter:
     def preflight(self, out: Path, study: str) -> None:
         """InputRefused unless ``out`` can be written and is new, empty, or this study's export."""
         out = out.absolute()
+        if out.resolve().is_relative_to(self._exported.source.resolve()):
+            raise InputRefused("the output path lies inside the model", value=str(out))
         _recover(out)
         if out.exists():
             if not out.is_dir():
@@ -114,22 +117,22 @@ class RepositoryExporter:
         out = out.absolute()
         name = self._exported.name
         if self._model.native is not None:
-            exported = from_repository(out, name, self._workdir)
-            out = adapt_for_embedded(exported, self._workdir).repository
+            exported = from_repository(out, name, self._workdir / "exported")
+            out = adapt_for_embedded(exported, self._workdir / "exported").repository
         return self._strict_server_factory(out, name)
 
     def _own_words(self, candidate: Candidate) -> Candidate:
         """The candidate in the words of the exported model's backend."""
         if self._model.native is None:
             return candidate
-        values = {}
-        for target, value in candidate.values.items():
-            key = target.removeprefix(BACKEND_PREFIX)
-            if key in RUNNER_PARAMETERS:
-                target = BACKEND_PREFIX + RUNNER_PARAMETERS[key]
-            if key not in _RUNNER_ONLY:
-                values[target] = value
-        return Candidate(values)
+        renamed = {BACKEND_PREFIX + a: BACKEND_PREFIX + b for a, b in RUNNER_PARAMETERS.items()}
+        return Candidate(
+            {
+                renamed.get(target, target): value
+                for target, value in candidate.values.items()
+                if target not in _RUNNER_ONLY
+            }
+        )
 
 
 # -------------------------------------------------------------------------------------- refusals
@@ -162,7 +165,7 @@ def _owner(out: Path) -> str | None:
 
 
 def _own_provenance(files: Sequence[ExportFile], study: str) -> list[ExportFile]:
-    """A provenance.json where the caller gives none: it is what marks a directory as the study's."""
+    """A provenance.json where the caller gives none: it marks a directory as the study's own."""
     given = [file for file in files if file.name == PROVENANCE]
     if not given:
         return [ExportFile(name=PROVENANCE, text=json.dumps({"study": study}, indent=2) + "\n")]
@@ -204,7 +207,7 @@ def _writing(out: Path) -> Iterator[None]:
         raise InputRefused(
             f"the export cannot be written: {error}",
             value=str(out),
-            next_step="Is there space left, and are the model's files readable? Nothing was changed.",
+            next_step="Nothing was changed. Is there space left? Can the model's files be read?",
         ) from error
 
 
@@ -212,18 +215,12 @@ def _writing(out: Path) -> Iterator[None]:
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
     """A new directory beside ``out``, gone afterwards if it was not swapped in."""
-    fresh = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.new-{os.getpid()}-"))
+    fresh = out.parent / f".{out.name}.new-{os.getpid()}-{secrets.token_hex(4)}"
+    fresh.mkdir()
     try:
-        fresh.chmod(0o777 & ~_umask())
         yield fresh
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _swap(fresh: Path, out: Path) -> None:

@@ -84,8 +84,8 @@ def from_repository(path: Path, name: str, workdir: Path) -> ServedModel:
     """A model of the user's own repository, served from where it is.
 
     A model without a config.pbtxt is accepted where its ONNX file tells what Triton would make of
-    it; it is then served from a copy below ``workdir`` that has one. InputRefused, with what to do,
-    for anything that a strict server would not load.
+    it; it is then served from a copy, ``workdir/completed``, that has one. InputRefused, with what
+    to do, for anything that a strict server would not load.
     """
     source = _model_directory(path, name)
     config = _own_config(source, name)
@@ -305,8 +305,9 @@ def _with_config_file(
         copy_tree(source, target, link=True)
         (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
 
-    built = _build(workdir, config.name, fill)
-    return workdir, built, onnx and built / onnx.relative_to(source)
+    repository = workdir / "completed"
+    built = _build(repository, config.name, fill)
+    return repository, built, onnx and built / onnx.relative_to(source)
 
 
 # ------------------------------------------------------------------------------------- ONNX files
@@ -349,7 +350,7 @@ def adapt_for_embedded(
 ) -> ServedModel:
     """The same model for a server that has the Python backend alone.
 
-    A model of the ONNX Runtime backend is served through our runner, from a copy in ``workdir``
+    A model of the ONNX Runtime backend is served through our runner, from ``workdir/runner``,
     with the configuration's backend changed and all else kept; the result's ``native`` is the
     model given, which is what gets exported. Other models are returned as they are if their
     backend is Python, or refused.
@@ -386,10 +387,11 @@ def adapt_for_embedded(
         (target / CONFIG_FILE).unlink(missing_ok=True)
         (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
 
-    source = _build(workdir, model.name, fill)
+    repository = workdir / "runner"
+    source = _build(repository, model.name, fill)
     return replace(
         model,
-        repository=workdir,
+        repository=repository,
         config=config,
         digest=_digest(source, config),
         source=source,

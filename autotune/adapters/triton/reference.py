@@ -1,0 +1,274 @@
+"""The output check: are the server's answers the model's? Before that, no timing means anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from autotune.adapters.triton.comparison import NEXT_STEP, Array, Outputs, compare, kind_of
+from autotune.adapters.triton.onnx_graph import open_session
+from autotune.core.errors import InputRefused, OutputsDiffer, ServerFailed
+from autotune.core.model_interface import (
+    NUMPY_DTYPES,
+    Endpoint,
+    ModelInterface,
+    Sample,
+    TensorSpec,
+)
+from autotune.core.study import Tolerance
+
+SAMPLES = 8
+TIMEOUT_S = 60.0
+
+
+class Infer(Protocol):
+    """Sends samples to the model and returns its answers, in order."""
+
+    def __call__(self, samples: Sequence[Sample], *, at_once: int) -> list[Outputs]: ...
+
+
+class Connect(Protocol):
+    """Opens the way to a served model; a test may put its own here."""
+
+    def __call__(self, endpoint: Endpoint, model: ModelInterface) -> Infer: ...
+
+
+# ------------------------------------------------------------------------------------ the client
+@dataclass(frozen=True, slots=True)
+class HttpInfer:
+    """Requests over HTTP through tritonclient: ``at_once`` of them open at a time.
+
+    OutputsDiffer if an answer is an error or cannot be read as what it says it is; ServerFailed if
+    there is no answer.
+    """
+
+    endpoint: Endpoint
+    model: ModelInterface
+
+    def __call__(self, samples: Sequence[Sample], *, at_once: int) -> list[Outputs]:
+        try:
+            with triton_http.InferenceServerClient(
+                self.endpoint.http,
+                concurrency=at_once,
+                connection_timeout=TIMEOUT_S,
+                network_timeout=TIMEOUT_S,
+            ) as client:
+                answers: list[Outputs] = []
+                for start in range(0, len(samples), at_once):
+                    batch = samples[start : start + at_once]
+                    pending = [
+                        client.async_infer(self.model.name, _request(self.model, sample))
+                        for sample in batch
+                    ]
+                    answers += [self._read(each.get_result(timeout=TIMEOUT_S)) for each in pending]
+                return answers
+        except InferenceServerException as error:
+            raise _refused(error) from error
+        except OSError as error:
+            raise ServerFailed(f"the server does not answer: {error}") from error
+
+    def _read(self, result: Any) -> Outputs:
+        return {spec.name: _read_output(result, spec) for spec in self.model.outputs}
+
+
+def _refused(error: InferenceServerException) -> OutputsDiffer | ServerFailed:
+    if "imeout" in str(error) or "imed out" in str(error):
+        return ServerFailed(f"the server does not answer within {TIMEOUT_S:g} s: {error}")
+    return OutputsDiffer(
+        f"the server answers an error to a valid request: {error.message()}",
+        next_step="The server's own log says more.",
+    )
+
+
+def _request(model: ModelInterface, sample: Sample) -> list[triton_http.InferInput]:
+    inputs = []
+    for spec in model.inputs:
+        if spec.name not in sample:
+            continue
+        array = _batched(sample[spec.name], model)
+        entry = triton_http.InferInput(spec.name, list(array.shape), spec.datatype)
+        entry.set_data_from_numpy(array, binary_data=True)
+        inputs.append(entry)
+    return inputs
+
+
+def _read_output(result: Any, spec: TensorSpec) -> Array:
+    declared = result.get_output(spec.name)
+    if declared is None:
+        raise OutputsDiffer(f"the server's answer lacks the output {spec.name!r}")
+    try:
+        array: Array = result.as_numpy(spec.name)
+    except (ValueError, InferenceServerException) as error:
+        size = declared.get("parameters", {}).get("binary_data_size")
+        raise OutputsDiffer(
+            f"output {spec.name!r} is said to be {declared['datatype']} of shape"
+            f" {declared['shape']}, but the answer has {size} bytes of it: {error}",
+            next_step=NEXT_STEP,
+        ) from error
+    return array
+
+
+def _batched(array: Array, model: ModelInterface) -> Array:
+    return array[np.newaxis] if model.batched else array
+
+
+# ------------------------------------------------------------------------------------ the checks
+class OnnxOutputCheck:
+    """Compares served answers with the same ONNX file run directly by ONNX Runtime.
+
+    Each sample is sent alone, then all of them at once, so that a dynamic batcher joins them.
+    ``tolerance`` overrides the datatype's own (`TOLERANCES`).
+    """
+
+    def __init__(
+        self, onnx: Path, tolerance: Tolerance | None = None, *, connect: Connect = HttpInfer
+    ) -> None:
+        self._onnx = onnx
+        self._tolerance = tolerance or Tolerance()
+        self._connect = connect
+
+    def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
+        """Say in a line what was compared. OutputsDiffer with both values if they differ;
+        InputRefused if the samples are not what the model takes.
+        """
+        samples = _some(samples)
+        expected = self._run_directly(model, samples)
+        infer = self._connect(endpoint, model)
+        worst = 0.0
+        for at_once in (1, len(samples)):
+            answers = infer(samples, at_once=at_once)
+            for index, (served, direct) in enumerate(zip(answers, expected, strict=True)):
+                where = f"sample {index}" + (f", {at_once} at once" if at_once > 1 else "")
+                worst = max(worst, compare(model, served, direct, self._tolerance, where))
+        return (
+            f"{2 * len(samples)} answers ({len(samples)} one by one, then {len(samples)} at once)"
+            f" match {self._onnx.name} run directly; largest difference {worst:.2g}"
+        )
+
+    def _run_directly(self, model: ModelInterface, samples: Sequence[Sample]) -> list[Outputs]:
+        session = open_session(self._onnx)
+        names = [spec.name for spec in model.outputs]
+        found = {node.name for node in session.get_outputs()}
+        if missing := [name for name in names if name not in found]:
+            raise OutputsDiffer(
+                f"the server gives outputs that {self._onnx.name} does not have",
+                value=", ".join(missing),
+                next_step="Is the server's model of that name the one that the study names?",
+            )
+        results = []
+        for index, sample in enumerate(samples):
+            feed = {name: _direct_input(_batched(a, model)) for name, a in sample.items()}
+            try:
+                values = session.run(names, feed)
+            except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
+                raise InputRefused(
+                    f"{self._onnx.name} run directly does not take sample {index}: {error}",
+                    next_step="Check workload.inputs: names, shapes, datatypes, ranges.",
+                ) from error
+            results.append(dict(zip(names, values, strict=True)))
+        return results
+
+
+class BasicOutputCheck:
+    """What can be told of answers without a reference: their datatypes and shapes are the declared
+    ones, they are not empty, not NaN, not the same whatever goes in, and, where the model gives the
+    same answer twice, also the same when requests arrive at once.
+    """
+
+    def __init__(self, tolerance: Tolerance | None = None, *, connect: Connect = HttpInfer) -> None:
+        self._tolerance = tolerance or Tolerance()
+        self._connect = connect
+
+    def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
+        """Say in a line what was looked at. OutputsDiffer with what is wrong."""
+        samples = _some(samples)
+        infer = self._connect(endpoint, model)
+        first = infer(samples, at_once=1)
+        for index, outputs in enumerate(first):
+            _look_at(model, outputs, f"sample {index}")
+        _require_something(first)
+        _require_variety(samples, first)
+        note = self._repeat(infer, model, samples, first)
+        return (
+            f"no reference to compare with: {len(samples)} answers have the declared datatypes and"
+            f" shapes, hold no NaN and differ between inputs; {note}"
+        )
+
+    def _repeat(
+        self, infer: Infer, model: ModelInterface, samples: Sequence[Sample], first: list[Outputs]
+    ) -> str:
+        for again, once in zip(infer(samples, at_once=1), first, strict=True):
+            try:
+                compare(model, again, once, self._tolerance, "")
+            except OutputsDiffer:
+                return "the model answers differently each time, so no more can be told"
+        answers = infer(samples, at_once=len(samples))
+        for index, (served, once) in enumerate(zip(answers, first, strict=True)):
+            where = f"sample {index}, {len(samples)} at once, against the same sent alone"
+            compare(model, served, once, self._tolerance, where)
+        return f"they are the same for {len(samples)} requests at once"
+
+
+def _some(samples: Sequence[Sample]) -> Sequence[Sample]:
+    if not samples:
+        raise InputRefused("the output check needs at least one sample")
+    return samples[:SAMPLES]
+
+
+def _direct_input(array: Array) -> Array:
+    """Strings as ONNX Runtime takes them: str, not bytes."""
+    if array.dtype != object:
+        return array
+    texts = [
+        v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in array.flat
+    ]
+    return np.array(texts, dtype=object).reshape(array.shape)
+
+
+def _look_at(model: ModelInterface, outputs: Outputs, where: str) -> None:
+    for spec in model.outputs:
+        array = outputs[spec.name]
+        shape = array.shape[1:] if model.batched else array.shape
+        fits = len(shape) == len(spec.shape) and all(
+            declared in (-1, size) for declared, size in zip(spec.shape, shape, strict=True)
+        )
+        wanted = np.dtype(NUMPY_DTYPES.get(spec.datatype, "float32"))
+        if not fits or kind_of(array) != kind_of(np.empty(0, dtype=wanted)):
+            raise OutputsDiffer(
+                f"output {spec.name!r} ({where}) is declared {spec.datatype} of shape"
+                f" {list(spec.shape)}, but is {kind_of(array)} of shape {list(shape)}",
+                next_step=NEXT_STEP,
+            )
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise OutputsDiffer(
+                f"output {spec.name!r} ({where}) holds {int(np.isnan(array).sum())} NaN of"
+                f" {array.size} values",
+                next_step="Do the inputs make sense to the model (workload.inputs)? " + NEXT_STEP,
+            )
+
+
+def _require_something(answers: list[Outputs]) -> None:
+    if all(array.size == 0 for outputs in answers for array in outputs.values()):
+        raise OutputsDiffer("all answers are empty", next_step=NEXT_STEP)
+
+
+def _require_variety(samples: Sequence[Sample], answers: list[Outputs]) -> None:
+    """Answers of floating-point numbers that are the same to the last bit, whatever goes in, come
+    from inputs that were not read. (A label may well be the same for all of them.)
+    """
+    floats = [
+        [array.tobytes() for array in outputs.values() if array.dtype.kind == "f"]
+        for outputs in answers
+    ]
+    inputs = {str([(name, a.tolist()) for name, a in sorted(s.items())]) for s in samples}
+    if len(inputs) > 1 and any(floats[0]) and all(each == floats[0] for each in floats):
+        raise OutputsDiffer(
+            f"{len(inputs)} different inputs all give the same answer, to the last bit",
+            next_step=NEXT_STEP,
+        )
