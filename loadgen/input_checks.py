@@ -61,8 +61,9 @@ def check_inputs(model: ModelInterface, names: Iterable[str], where: str) -> Non
 
 
 def limits(dtype: np.dtype[Any]) -> tuple[float, float]:
-    info = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
-    return info.min, info.max
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
 
 
 def bytes_array(elements: Sequence[bytes], shape: tuple[int, ...]) -> Tensor:

@@ -33,7 +33,7 @@ def read_npz(model: ModelInterface, spec: InputSpec, path: Path) -> list[Sample]
 
 def _load_npz(path: Path) -> dict[str, Tensor]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as exc:
         raise InputRefused(
@@ -57,10 +57,9 @@ def _npz_column(tensor: TensorSpec, spec: InputSpec, array: Tensor, where: str) 
             raise InputRefused(
                 f"{where}: BYTES takes strings (dtype S or U)", value=str(array.dtype)
             )
-        encoded = (
-            np.char.encode(array.astype(np.str_), "utf-8") if array.dtype.kind == "U" else array
-        )
-        return [bytes_array(row.ravel().tolist(), row.shape) for row in encoded]
+        if array.dtype.kind == "U":
+            array = np.char.encode(array.astype(np.str_), "utf-8")
+        return [bytes_array(row.ravel().tolist(), row.shape) for row in array]
     wanted = np.dtype(NUMPY_DTYPES[tensor.datatype])
     if array.dtype != wanted:
         raise InputRefused(

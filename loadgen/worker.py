@@ -142,7 +142,8 @@ def _recorded() -> RawRun | None:
 
 
 def _check_settled(recorded: RawRun, command: Command) -> None:
-    counted = recorded.scheduled_s < command.warmup_s + command.measure_s
+    due = recorded.scheduled_s
+    counted = (due >= command.warmup_s) & (due < command.warmup_s + command.measure_s)
     lost = int(np.count_nonzero((recorded.code == Code.PENDING) & counted))
     if lost:
         raise RuntimeError(f"{lost} requests were neither answered nor timed out")

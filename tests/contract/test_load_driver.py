@@ -1,0 +1,311 @@
+"""What every `LoadDriver` must do, against a real HTTP server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from autotune.core.errors import Interrupted, LoadFailed
+from autotune.core.model_interface import Endpoint
+from autotune.core.workload import Arrival, ArrivalKind, InputSpec
+from autotune.ports import LoadPlan, OpenLoop, Saturate
+from loadgen.arrivals import schedule
+from loadgen.driver import LocustDriver
+from loadgen.inputs import build_samples
+from tests.null_process import MODEL, null_server
+
+CONSTANT = Arrival(kind=ArrivalKind.CONSTANT)
+
+
+@dataclass
+class Watch:
+    """Remembers when the window opened and closed."""
+
+    times: list[float] = field(default_factory=list)
+
+    def opened(self) -> None:
+        self.times.append(time.monotonic())
+
+    def closed(self) -> None:
+        self.times.append(time.monotonic())
+
+
+def plan(**changes) -> LoadPlan:
+    values = {
+        "mode": OpenLoop(qps=100, arrival=CONSTANT, seed=1),
+        "warmup_s": 0.2,
+        "measure_s": 1.0,
+        "timeout_s": 2.0,
+        "max_in_flight": 512,
+    }
+    return LoadPlan(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[LocustDriver]:
+    made = LocustDriver(grace_s=5)
+    made.prepare(MODEL, build_samples(MODEL, InputSpec(count=4), seed=1))
+    yield made
+    made.close()
+
+
+def children() -> list[psutil.Process]:
+    mine = psutil.Process().children(recursive=True)
+    return [child for child in mine if "loadgen.worker" in child.cmdline()]
+
+
+# --------------------------------------------------------------------------------- a good server
+def test_every_scheduled_request_is_sent_and_answered(driver):
+    with null_server() as server:
+        result = driver.run(server.endpoint, plan(), Watch())
+    assert (result.scheduled, result.sent, result.completed, result.ok) == (100, 100, 100, 100)
+    assert (result.offered_qps, result.errors) == (100, {})
+    assert result.achieved_qps == pytest.approx(100, rel=0.1)
+    assert result.generator_cpu > 0
+    assert result.histogram
+
+
+def test_the_requests_sent_are_those_of_the_seeded_schedule(driver):
+    arrival = Arrival(kind=ArrivalKind.POISSON)
+    mode = OpenLoop(qps=80, arrival=arrival, seed=7)
+    with null_server() as server:
+        result = driver.run(server.endpoint, plan(mode=mode), Watch())
+    due = schedule(arrival, qps=80, seed=7, duration_s=1.2)
+    assert result.samples is not None
+    assert result.samples.scheduled_s == pytest.approx(due[due >= 0.2] - 0.2)
+    assert np.all(result.samples.sent_s >= result.samples.scheduled_s)
+    assert np.all(result.samples.done_s > result.samples.sent_s)
+
+
+def test_the_window_is_told_when_it_opens_and_closes(driver):
+    watch = Watch()
+    with null_server() as server:
+        driver.run(server.endpoint, plan(), watch)
+    opened, closed = watch.times
+    assert closed - opened == pytest.approx(1.0, abs=0.2)
+
+
+def test_one_process_serves_all_phases(driver):
+    with null_server() as server:
+        driver.run(server.endpoint, plan(), Watch())
+        (before,) = children()
+        driver.run(server.endpoint, plan(), Watch())
+        (after,) = children()
+    assert before.pid == after.pid
+
+
+def test_a_slow_server_gets_its_load_all_the_same(driver):
+    with null_server("--mode", "delay", "--delay", "0.4") as server:
+        result = driver.run(server.endpoint, plan(), Watch())
+    assert result.ok == 100
+    assert result.max_in_flight >= 35  # 100/s for 0.4 s: a closed loop would have fewer
+    assert result.latency is not None
+    assert result.latency.at(50.0) >= 400
+
+
+def test_saturation_keeps_the_asked_number_in_flight(driver):
+    with null_server("--mode", "delay", "--delay", "0.1") as server:
+        result = driver.run(server.endpoint, plan(mode=Saturate(in_flight=5)), Watch())
+    assert result.max_in_flight == 5
+    assert 25 <= result.achieved_qps <= 51
+    assert result.errors == {}
+
+
+# --------------------------------------------------------------------------- servers in trouble
+def test_a_stall_shows_in_the_latencies_of_all_requests_that_were_due_meanwhile(driver):
+    """Coordinated omission: a closed loop would record one slow request, not fifty."""
+    with null_server("--stall-at", "60", "--delay", "1") as server:
+        result = driver.run(server.endpoint, plan(measure_s=2), Watch())
+    assert result.samples is not None
+    latency = result.samples.done_s - result.samples.scheduled_s
+    assert result.ok == 200
+    assert np.count_nonzero(latency > 0.45) >= 40
+    assert latency.max() >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        ("503", "http_503"),
+        ("close", "connection"),
+        ("cut", "connection"),
+        ("error200", "bad_answer"),
+        ("short200", "bad_answer"),
+    ],
+)
+def test_failures_are_counted_by_kind(driver, mode, kind):
+    with null_server("--mode", mode) as server:
+        result = driver.run(server.endpoint, plan(), Watch())
+    assert result.errors == {kind: 100}
+    assert (result.ok, result.error_rate, result.achieved_qps) == (0, 1.0, 0.0)
+
+
+def test_a_server_that_is_not_there_is_a_result(driver):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        endpoint = Endpoint(http=f"127.0.0.1:{taken.getsockname()[1]}", grpc="")
+        result = driver.run(endpoint, plan(), Watch())
+        saturated = driver.run(endpoint, plan(mode=Saturate(in_flight=3)), Watch())
+    assert result.errors == {"connection": 100}
+    assert 0 < saturated.scheduled < 1000
+    assert saturated.ok == 0
+
+
+def test_requests_that_are_never_answered_time_out(driver):
+    with null_server("--mode", "hang") as server:
+        began = time.monotonic()
+        result = driver.run(server.endpoint, plan(timeout_s=0.5), Watch())
+    assert result.errors == {"timeout": 100}
+    assert result.latency is not None
+    assert result.latency.at(50.0) == 500
+    assert result.completed == 0
+    assert time.monotonic() - began < 10
+
+
+def test_the_in_flight_cap_holds_and_is_reported(driver):
+    with null_server("--mode", "hang") as server:
+        result = driver.run(server.endpoint, plan(max_in_flight=10, timeout_s=3), Watch())
+    assert result.in_flight_cap_hit
+    assert result.max_in_flight == 10
+    assert result.errors["unsent"] >= 90
+    assert result.sent + result.errors["unsent"] == 100
+
+
+# ------------------------------------------------------------------------------ a bad generator
+class Saboteur(Watch):
+    """Kills the load process when the window opens."""
+
+    def opened(self) -> None:
+        for child in children():
+            child.kill()
+
+
+def test_a_load_process_that_dies_fails_the_phase_and_is_replaced(driver):
+    with null_server() as server:
+        with pytest.raises(LoadFailed, match="died"):
+            driver.run(server.endpoint, plan(), Saboteur())
+        assert driver.run(server.endpoint, plan(), Watch()).ok == 100
+
+
+def test_a_load_process_that_died_between_phases_is_replaced(driver):
+    with null_server() as server:
+        driver.run(server.endpoint, plan(), Watch())
+        (child,) = children()
+        child.kill()
+        child.wait(10)
+        assert driver.run(server.endpoint, plan(), Watch()).ok == 100
+
+
+class Freezer(Watch):
+    """Stops the load process when the window closes, so that it never gives its result."""
+
+    def closed(self) -> None:
+        for child in children():
+            child.suspend()
+
+
+def test_a_load_process_that_overruns_its_deadline_is_killed(driver):
+    with null_server() as server:
+        with pytest.raises(LoadFailed, match="deadline"):
+            driver.run(server.endpoint, plan(timeout_s=0.2), Freezer())
+        assert children() == []
+        assert driver.run(server.endpoint, plan(), Watch()).ok == 100
+
+
+class Broken(Watch):
+    def opened(self) -> None:
+        raise RuntimeError("no statistics")
+
+
+def test_an_error_of_the_window_stops_the_load_and_propagates(driver):
+    with null_server() as server, pytest.raises(RuntimeError, match="no statistics"):
+        driver.run(server.endpoint, plan(), Broken())
+    assert children() == []
+
+
+class Interrupter(Watch):
+    """Has a signal sent to this process a moment after the window opened."""
+
+    def opened(self) -> None:
+        self.timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
+        self.timer.start()
+
+
+def test_an_interruption_ends_the_phase_at_once(driver):
+    def stop(*_: object) -> None:
+        raise Interrupted("stopped")
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    watch = Interrupter()
+    try:
+        with null_server() as server, pytest.raises(Interrupted):
+            driver.run(server.endpoint, plan(measure_s=30), watch)
+    finally:
+        watch.timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert watch.times == []  # the window never closed
+    assert children() == []
+
+
+def test_running_before_preparing_fails():
+    unprepared = LocustDriver()
+    with pytest.raises(LoadFailed, match="prepare"):
+        unprepared.run(Endpoint(http="127.0.0.1:1", grpc=""), plan(), Watch())
+    unprepared.close()
+
+
+def test_closing_twice_leaves_no_process_and_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = LocustDriver()
+    made.prepare(MODEL, build_samples(MODEL, InputSpec(count=1), seed=1))
+    pids = {child.pid for child in children()}
+    made.close()
+    made.close()
+    assert not pids & {child.pid for child in children()}
+    assert list(tmp_path.iterdir()) == []
+
+
+ORPHAN_MAKER = """
+import os, signal, sys
+from autotune.core.workload import InputSpec
+from loadgen.driver import LocustDriver
+from loadgen.inputs import build_samples
+from tests.null_process import MODEL
+driver = LocustDriver()
+driver.prepare(MODEL, build_samples(MODEL, InputSpec(count=1), seed=1))
+print(driver._worker.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_load_process_dies_with_its_parent(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN_MAKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    with parent:
+        assert parent.stdout is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait(10)
+    try:
+        worker.wait(10)
+    except psutil.TimeoutExpired:
+        worker.kill()
+        raise
