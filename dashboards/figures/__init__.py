@@ -1,0 +1,1 @@
+"""Figures: their data apart from their drawing."""

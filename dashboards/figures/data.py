@@ -1,0 +1,343 @@
+"""The numbers of each figure, computed from trials; nothing here knows how they are drawn."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
+from hdrh.histogram import HdrHistogram
+
+from autotune.core.judged import judge_trial
+from autotune.core.measurement import METRICS, Measurement
+from autotune.core.pareto import pareto_front
+from autotune.core.sla import Sla
+from autotune.core.study import Objective
+from autotune.core.trial import Trial, TrialState
+
+LABELS: dict[str, str] = {
+    "p50_ms": "p50 latency",
+    "p90_ms": "p90 latency",
+    "p95_ms": "p95 latency",
+    "p99_ms": "p99 latency",
+    "mean_ms": "mean latency",
+    "max_ms": "max latency",
+    "achieved_qps": "achieved rate",
+    "saturation_qps": "saturation rate",
+    "queue_ms": "time in queue",
+    "compute_ms": "compute time",
+    "mean_batch": "mean batch",
+    "utilization": "utilization",
+    "memory_mb": "memory",
+    "error_rate": "error rate",
+    "instances": "instances",
+}
+"""Metrics in words; one that is missing here goes by its name."""
+
+
+def label(metric: str) -> str:
+    return LABELS.get(metric, metric)
+
+
+# ---------------------------------------------------------------------------------- the trials
+class Standing(StrEnum):
+    """A trial's state, with the SLA's verdict in place of ok."""
+
+    MEETS = "meets"
+    MISSES = "misses"
+    UNDECIDED = "undecided"
+    INVALID = "invalid"
+    FAILED = "failed"
+    PRUNED = "pruned"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A trial as it is shown. ``measurement`` is the one its numbers come from: for a trial that
+    is not ok the last one taken, if any. ``violation`` is its worst relative violation of the
+    SLA, None where it was not judged."""
+
+    trial: Trial
+    standing: Standing
+    why: str
+    measurement: Measurement | None
+    violation: float | None = None
+
+    @property
+    def number(self) -> int:
+        return self.trial.number
+
+    def metric(self, name: str) -> float | None:
+        """Finite, or None."""
+        value = None if self.measurement is None else self.measurement.metric(name)
+        return value if value is not None and math.isfinite(value) else None
+
+
+def entries(trials: Sequence[Trial], sla: Sla) -> list[Entry]:
+    return [_entry(trial, sla) for trial in sorted(trials, key=lambda trial: trial.number)]
+
+
+def _entry(trial: Trial, sla: Sla) -> Entry:
+    judged = judge_trial(trial, sla)
+    if judged is None:
+        last = trial.measurements[-1] if trial.measurements else None
+        state = TrialState.INVALID if trial.state is TrialState.OK else trial.state
+        reason = trial.reason or ("; ".join(last.invalid_because) if last else "")
+        return Entry(trial=trial, standing=Standing(str(state)), why=reason, measurement=last)
+    reasons = (r for verdict in judged.verdicts for r in verdict.reasons)
+    return Entry(
+        trial=trial,
+        standing=Standing(str(judged.outcome)),
+        why="; ".join(dict.fromkeys(reasons)),
+        measurement=judged.measurement,
+        violation=judged.violation,
+    )
+
+
+def of_number(found: Sequence[Entry], number: int | None) -> Entry | None:
+    return next((entry for entry in found if entry.number == number), None)
+
+
+def nearest_miss(found: Sequence[Entry]) -> Entry | None:
+    """The judged trial that breaks the SLA by the least, where none meets it."""
+    judged = [entry for entry in found if entry.violation is not None]
+    if any(entry.standing is Standing.MEETS for entry in judged):
+        return None
+    return min(judged, key=lambda entry: (entry.violation, entry.number), default=None)
+
+
+# --------------------------------------------------------------------------------- the scatter
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """``fronts`` maps "x|y" to the trial numbers of the front over these two metrics, in the
+    order of x. It is taken over the trials that meet the SLA, or where there is none
+    (``front_meets`` False) over all that were judged. ``limits`` are the SLA's, by metric."""
+
+    metrics: tuple[str, ...]
+    x: str
+    y: str
+    entries: tuple[Entry, ...]
+    fronts: Mapping[str, tuple[int, ...]]
+    front_meets: bool
+    limits: Mapping[str, float]
+    pick: int | None
+    default: int | None
+
+
+def scatter(
+    found: Sequence[Entry], sla: Sla, objectives: Sequence[Objective], pick: int | None
+) -> Scatter:
+    metrics = tuple(m for m in METRICS if any(e.metric(m) is not None for e in found))
+    x, y = _axes(metrics, sla, objectives)
+    judged = [entry for entry in found if entry.violation is not None]
+    meeting = [entry for entry in judged if entry.standing is Standing.MEETS]
+    better = {name: metric.maximize for name, metric in METRICS.items()}
+    better |= {objective.metric: objective.maximize for objective in objectives}
+    return Scatter(
+        metrics=metrics,
+        x=x,
+        y=y,
+        entries=tuple(found),
+        fronts=_fronts(meeting or judged, metrics, better),
+        front_meets=bool(meeting),
+        limits={limit.metric: limit.limit for limit in sla.limits},
+        pick=pick,
+        default=0 if of_number(found, 0) else None,
+    )
+
+
+def _axes(metrics: Sequence[str], sla: Sla, objectives: Sequence[Objective]) -> tuple[str, str]:
+    """The tightest latency of the SLA upwards, the first other objective along."""
+    tightest = min(sla.latency_ms, key=lambda percentile: sla.latency_ms[percentile])
+    y = f"p{tightest:g}_ms"
+    wanted = [objective.metric for objective in objectives] + ["saturation_qps", "achieved_qps"]
+    x = next((metric for metric in wanted if metric != y and metric in metrics), "achieved_qps")
+    return x, y
+
+
+def _fronts(
+    judged: Sequence[Entry], metrics: Sequence[str], better: Mapping[str, bool]
+) -> dict[str, tuple[int, ...]]:
+    columns = {metric: [entry.metric(metric) for entry in judged] for metric in metrics}
+    fronts: dict[str, tuple[int, ...]] = {}
+    for one, other in itertools.combinations(metrics, 2):
+        points = list(zip(columns[one], columns[other], strict=True))
+        front = pareto_front(points, [better[one], better[other]])
+        for x, y in ((one, other), (other, one)):
+            ordered = sorted(front, key=lambda i: (columns[x][i], columns[y][i]))
+            fronts[f"{x}|{y}"] = tuple(judged[i].number for i in ordered)
+    return fronts
+
+
+# ---------------------------------------------------------------------- the latency distribution
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """``latency_ms[i]`` is not exceeded by a share ``shares[i]`` of the requests; both ascend.
+    ``exact`` is False where there was no histogram and only the summary's percentiles are known.
+    ``count`` is the number of requests.
+    """
+
+    name: str
+    count: int
+    shares: tuple[float, ...]
+    latency_ms: tuple[float, ...]
+    exact: bool
+
+
+def distribution(name: str, measurement: Measurement | None) -> Distribution | None:
+    """From the HDR histogram (in microseconds), else from the summary; None without either."""
+    if measurement is None or measurement.load.latency is None:
+        return None
+    summary, recorded = measurement.load.latency, _recorded(measurement.load.histogram)
+    n = summary.count
+    if recorded is not None:
+        shares, values = recorded
+        return Distribution(name=name, count=n, shares=shares, latency_ms=values, exact=True)
+    known = sorted((p / 100, ms) for p, ms in summary.percentiles_ms.items() if ms > 0)
+    if not known:
+        return None
+    shares, values = zip(*known, strict=True)
+    return Distribution(name=name, count=n, shares=shares, latency_ms=values, exact=False)
+
+
+def _recorded(encoded: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Cumulative shares and milliseconds; None where there is no readable histogram."""
+    if not encoded:
+        return None
+    try:
+        histogram = HdrHistogram.decode(encoded)
+    except (
+        HdrCookieException,
+        HdrHistogramSettingsException,
+        HdrLengthException,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        zlib.error,
+    ):
+        return None
+    recorded = histogram.get_recorded_iterator()
+    steps = [(step.value_iterated_to, step.total_count_to_this_value) for step in recorded]
+    if not steps or histogram.get_total_count() <= 0:
+        return None
+    us, cumulated = np.array(steps, dtype=np.float64).T
+    keep = _thinned(cumulated / cumulated[-1])
+    return tuple(cumulated[keep] / cumulated[-1]), tuple(np.maximum(us[keep], 1.0) / 1000)
+
+
+def _thinned(shares: np.ndarray, most: int = 200) -> list[int]:
+    """Indices that keep the shape of the tail: evenly spaced in -log(1 - share)."""
+    if len(shares) <= most:
+        return list(range(len(shares)))
+    depth = -np.log(np.maximum(1 - shares, 1e-9))
+    wanted = np.linspace(depth[0], depth[-1], most)
+    return sorted({*np.searchsorted(depth, wanted, side="left").clip(0, len(shares) - 1)})
+
+
+# --------------------------------------------------------------------------- where the time goes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Means in ms of one request's time. ``outside_ms`` is what the server did not account for:
+    the network, the client, the wait to be sent; None where the mean latency is unknown."""
+
+    name: str
+    queue_ms: float
+    compute_input_ms: float
+    compute_infer_ms: float
+    compute_output_ms: float
+    outside_ms: float | None
+
+
+def split(name: str, measurement: Measurement | None) -> Split | None:
+    if measurement is None or measurement.server is None:
+        return None
+    server, latency = measurement.server, measurement.load.latency
+    rest = None if latency is None else latency.mean_ms - server.queue_ms - server.compute_ms
+    return Split(
+        name=name,
+        queue_ms=server.queue_ms,
+        compute_input_ms=server.compute_input_ms,
+        compute_infer_ms=server.compute_infer_ms,
+        compute_output_ms=server.compute_output_ms,
+        outside_ms=None if rest is None else max(rest, 0.0),
+    )
+
+
+# ------------------------------------------------------------------------------------- batches
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """Per batch size, ascending: executions, and the mean compute time of one in ms."""
+
+    sizes: tuple[int, ...]
+    executions: tuple[int, ...]
+    compute_ms: tuple[float, ...]
+
+
+def batches(measurement: Measurement | None) -> Batches | None:
+    if measurement is None or measurement.server is None or not measurement.server.batches:
+        return None
+    found = sorted(measurement.server.batches.items())
+    return Batches(
+        sizes=tuple(size for size, _ in found),
+        executions=tuple(stat.executions for _, stat in found),
+        compute_ms=tuple(stat.compute_ms for _, stat in found),
+    )
+
+
+# ------------------------------------------------------------------------------------ timeline
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Over the seconds of the measured window: utilization (0 to 1) as it was sampled; latency
+    as median and maximum of the requests scheduled within each of some sixty slices."""
+
+    utilization_s: tuple[float, ...]
+    utilization: tuple[float, ...]
+    source: str | None
+    slices_s: tuple[float, ...]
+    median_ms: tuple[float, ...]
+    max_ms: tuple[float, ...]
+
+
+def timeline(measurement: Measurement | None) -> Timeline | None:
+    """None where neither utilization nor samples were recorded."""
+    if measurement is None:
+        return None
+    series = [(at, share) for at, share in measurement.telemetry.series if math.isfinite(share)]
+    slices = _slices(measurement)
+    if not series and not slices:
+        return None
+    return Timeline(
+        utilization_s=tuple(at for at, _ in series),
+        utilization=tuple(share for _, share in series),
+        source=measurement.telemetry.source,
+        slices_s=tuple(at for at, _, _ in slices),
+        median_ms=tuple(median for _, median, _ in slices),
+        max_ms=tuple(most for _, _, most in slices),
+    )
+
+
+def _slices(measurement: Measurement, count: int = 60) -> list[tuple[float, float, float]]:
+    samples = measurement.load.samples
+    if samples is None:
+        return []
+    latency_ms = (samples.done_s - samples.scheduled_s) * 1000
+    known = np.isfinite(latency_ms)
+    width = measurement.load.window_s / count
+    if not known.any() or not width > 0:
+        return []
+    index = (samples.scheduled_s[known] / width).astype(int)
+    values = latency_ms[known]
+    return [
+        (
+            float((i + 0.5) * width),
+            float(np.median(values[index == i])),
+            float(values[index == i].max()),
+        )
+        for i in np.unique(index)
+    ]

@@ -1,0 +1,369 @@
+"""Figures as Plotly's plain data: ``{"data": [...], "layout": {...}}``.
+
+No colour of text, grid or background is set: the page does that for its light and dark scheme.
+Trace colours read on both. Every text that Plotly draws is escaped: it takes a little HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, TypeAlias
+
+from autotune.core.explain import shown
+from autotune.core.measurement import METRICS
+from dashboards.figures.data import (
+    Batches,
+    Distribution,
+    Entry,
+    Scatter,
+    Split,
+    Standing,
+    Timeline,
+    label,
+)
+
+Figure: TypeAlias = dict[str, Any]
+
+MARKS: dict[Standing, tuple[str, str]] = {
+    Standing.MEETS: ("circle", "#1f9d78"),
+    Standing.MISSES: ("triangle-up", "#d8693b"),
+    Standing.UNDECIDED: ("diamond", "#c2961c"),
+    Standing.INVALID: ("x", "#8b93a1"),
+    Standing.FAILED: ("square-open", "#b4477e"),
+    Standing.PRUNED: ("line-ew-open", "#8b93a1"),
+    Standing.RUNNING: ("circle-open", "#8b93a1"),
+}
+"""Symbol and colour: told apart by either."""
+
+DEFAULT_COLOUR, PICK_COLOUR, LIMIT_COLOUR = "#8b93a1", "#3b7dd8", "#cf4b4b"
+_QUEUE, _INPUT, _INFER, _OUTPUT, _OUTSIDE = "#d8a13b", "#8fb8e8", "#3b7dd8", "#1d4f91", "#8b93a1"
+
+
+def axis_title(metric: str) -> str:
+    unit = METRICS[metric].unit
+    shown_unit = {"": "", "1/s": " (requests/s)"}.get(unit, f" ({unit})")
+    return label(metric) + shown_unit
+
+
+def _axis(title: str = "", **more: Any) -> dict[str, Any]:
+    title_of = {"title": {"text": title, "standoff": 8}} if title else {}
+    return {**title_of, "automargin": True, "zeroline": False, **more}
+
+
+def _layout(**more: Any) -> dict[str, Any]:
+    return {
+        "margin": {"l": 48, "r": 16, "t": 12, "b": 44},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        "hoverlabel": {"align": "left"},
+        "showlegend": True,
+        **more,
+    }
+
+
+# --------------------------------------------------------------------------------- the scatter
+def draw_scatter(found: Scatter) -> Figure:
+    """The front first, then one trace per standing, then what is marked. The page moves the
+    points when other axes are chosen, by `scatter_values`."""
+    by_number = {entry.number: entry for entry in found.entries}
+    front = [by_number[n] for n in found.fronts.get(f"{found.x}|{found.y}", ())]
+    name = "front" if found.front_meets else "front (none meets the SLA)"
+    line = {"color": MARKS[Standing.MEETS][1], "width": 1.5, "dash": "dot"}
+    traces = [
+        _points(front, found, name, mode="lines", line=line, hoverinfo="skip", meta="front"),
+        *(_standing_trace(found, standing) for standing in MARKS if _has(found, standing)),
+        *(_marked(by_number[n], found, words) for n, words in _marks(found)),
+    ]
+    return {
+        "data": traces,
+        "layout": _layout(
+            xaxis=_axis(axis_title(found.x)),
+            yaxis=_axis(axis_title(found.y)),
+            shapes=limit_lines(found, found.x, found.y),
+            hovermode="closest",
+        ),
+    }
+
+
+def _has(found: Scatter, standing: Standing) -> bool:
+    return any(entry.standing is standing for entry in found.entries)
+
+
+def _standing_trace(found: Scatter, standing: Standing) -> dict[str, Any]:
+    symbol, colour = MARKS[standing]
+    members = [entry for entry in found.entries if entry.standing is standing]
+    return _points(
+        members,
+        found,
+        str(standing),
+        mode="markers",
+        marker={"symbol": symbol, "color": colour, "size": 10, "line": {"width": 1}},
+        text=[hover(entry) for entry in members],
+        hovertemplate="%{text}<extra></extra>",
+        meta="standing",
+    )
+
+
+def _marks(found: Scatter) -> list[tuple[int, str]]:
+    if found.pick is not None and found.pick == found.default:
+        return [(found.pick, "default = pick")]
+    wanted = [(found.default, "default"), (found.pick, "pick")]
+    return [(number, words) for number, words in wanted if number is not None]
+
+
+def _marked(entry: Entry, found: Scatter, words: str) -> dict[str, Any]:
+    colour = PICK_COLOUR if "pick" in words else DEFAULT_COLOUR
+    return _points(
+        [entry],
+        found,
+        words,
+        mode="markers+text",
+        text=[f"<b>{words}</b>"],
+        textposition="top center",
+        textfont={"color": colour},
+        marker={"symbol": "circle-open", "size": 20, "color": colour, "line": {"width": 2.5}},
+        hoverinfo="skip",
+        showlegend=False,
+        cliponaxis=False,
+        meta="mark",
+    )
+
+
+def _points(members: Sequence[Entry], found: Scatter, name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "name": name,
+        "x": [entry.metric(found.x) for entry in members],
+        "y": [entry.metric(found.y) for entry in members],
+        "customdata": [entry.number for entry in members],
+        **more,
+    }
+
+
+def hover(entry: Entry) -> str:
+    """A trial in a few lines: its number and standing, its candidate, what was measured."""
+    parameters = [f"{name} = {value}" for name, value in entry.trial.candidate.to_json().items()]
+    metrics = ("p95_ms", "saturation_qps", "utilization", "instances")
+    known = [
+        f"{label(m)} {shown(m, entry.metric(m))}" for m in metrics if entry.metric(m) is not None
+    ]
+    head = f"<b>trial {entry.number}</b> · {entry.standing}"
+    return "<br>".join([head, *map(escape, parameters), *map(escape, known)])
+
+
+def limit_lines(found: Scatter, x: str, y: str) -> list[dict[str, Any]]:
+    line = {"color": LIMIT_COLOUR, "width": 1.5, "dash": "dash"}
+    shapes = []
+    for metric, along, across in ((x, "x", "y"), (y, "y", "x")):
+        if metric in found.limits:
+            limit = found.limits[metric]
+            ends = {f"{along}0": limit, f"{along}1": limit, f"{across}0": 0, f"{across}1": 1}
+            refs = {f"{along}ref": along, f"{across}ref": f"{across} domain"}
+            words = {"text": "SLA", "font": {"color": LIMIT_COLOUR, "size": 11}}
+            shapes.append({"type": "line", "line": line, "label": words, **ends, **refs})
+    return shapes
+
+
+def scatter_values(found: Scatter) -> dict[str, Any]:
+    """What the page needs to choose other axes: values by trial number and metric."""
+    return {
+        "values": {
+            str(entry.number): {metric: entry.metric(metric) for metric in found.metrics}
+            for entry in found.entries
+        },
+        "fronts": {pair: list(front) for pair, front in found.fronts.items()},
+        "titles": {metric: axis_title(metric) for metric in found.metrics},
+        "limits": dict(found.limits),
+        "trials": len(found.entries),
+    }
+
+
+# ---------------------------------------------------------------------- the latency distribution
+_TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999)
+
+
+def draw_distributions(
+    curves: Mapping[str, Distribution], limits: Mapping[float, float]
+) -> Figure | None:
+    """Latency by percentile, the tail spread out: x is 1 / (1 - share), log. ``curves`` by the
+    colour to draw each in; ``limits`` are the SLA's, percentile → ms, drawn as points."""
+    if not curves:
+        return None
+    traces = [_curve(colour, curve) for colour, curve in curves.items()]
+    if limits:
+        traces.append(_limit_points(limits))
+    deepest = max(_depth(curve.shares[-1], curve.count) for curve in curves.values())
+    ticks = [share for share in _TICKS if 1 / (1 - share) <= deepest * 1.05]
+    return {
+        "data": traces,
+        "layout": _layout(
+            xaxis=_axis(
+                "share of requests",
+                type="log",
+                tickvals=[1 / (1 - share) for share in ticks],
+                ticktext=[f"{share * 100:g}%" for share in ticks],
+            ),
+            yaxis=_axis("latency (ms)", type="log", dtick="D2"),
+            hovermode="closest",
+        ),
+    }
+
+
+def _depth(share: float, count: int) -> float:
+    """1 / (1 - share); the slowest request of all stands at twice the number of requests."""
+    return min(1 / max(1 - share, 1e-9), 2.0 * max(count, 1))
+
+
+def _curve(colour: str, curve: Distribution) -> dict[str, Any]:
+    texts = [
+        f"{share * 100:.4g}% within {ms:.1f} ms"
+        for share, ms in zip(curve.shares, curve.latency_ms, strict=True)
+    ]
+    return {
+        "type": "scatter",
+        "name": escape(curve.name) + ("" if curve.exact else " (percentiles only)"),
+        "x": [_depth(share, curve.count) for share in curve.shares],
+        "y": list(curve.latency_ms),
+        "text": texts,
+        "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
+        "mode": "lines" if curve.exact else "lines+markers",
+        "line": {"color": colour, "width": 2, "shape": "vh" if curve.exact else "linear"},
+    }
+
+
+def _limit_points(limits: Mapping[float, float]) -> dict[str, Any]:
+    found = sorted(limits.items())
+    return {
+        "type": "scatter",
+        "name": "SLA",
+        "x": [1 / (1 - percentile / 100) for percentile, _ in found],
+        "y": [limit for _, limit in found],
+        "text": [f"SLA: p{percentile:g} at most {limit:g} ms" for percentile, limit in found],
+        "hovertemplate": "%{text}<extra></extra>",
+        "mode": "markers",
+        "marker": {
+            "symbol": "line-ew-open",
+            "size": 26,
+            "color": LIMIT_COLOUR,
+            "line": {"width": 3},
+        },
+    }
+
+
+# --------------------------------------------------------------------------- where the time goes
+def draw_splits(splits: Sequence[Split]) -> Figure | None:
+    """Stacked bars, one per trial, first on top."""
+    if not splits:
+        return None
+    parts = (
+        ("queue", _QUEUE, [s.queue_ms for s in splits]),
+        ("input", _INPUT, [s.compute_input_ms for s in splits]),
+        ("inference", _INFER, [s.compute_infer_ms for s in splits]),
+        ("output", _OUTPUT, [s.compute_output_ms for s in splits]),
+        ("outside the server", _OUTSIDE, [s.outside_ms for s in splits]),
+    )
+    names = [escape(s.name) for s in splits]
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": names,
+            "x": values,
+            "marker": {"color": colour},
+            "hovertemplate": "%{y}<br>" + name + " %{x:.2f} ms<extra></extra>",
+        }
+        for name, colour, values in parts
+    ]
+    return {
+        "data": traces,
+        "layout": _layout(
+            barmode="stack",
+            bargap=0.35,
+            xaxis=_axis("mean per request (ms)"),
+            yaxis=_axis(autorange="reversed", type="category", ticklabelstandoff=6),
+        ),
+    }
+
+
+# ------------------------------------------------------------------------------------- batches
+def draw_batches(found: Batches | None) -> Figure | None:
+    if found is None:
+        return None
+    total = sum(found.executions) or 1
+    return {
+        "data": [
+            {
+                "type": "bar",
+                "name": "executions",
+                "x": [str(size) for size in found.sizes],
+                "y": [count / total for count in found.executions],
+                "customdata": list(zip(found.executions, found.compute_ms, strict=True)),
+                "marker": {"color": PICK_COLOUR},
+                "hovertemplate": "batch of %{x}<br>%{customdata[0]} executions (%{y:.1%})<br>"
+                "%{customdata[1]:.2f} ms each<extra></extra>",
+            }
+        ],
+        "layout": _layout(
+            showlegend=False,
+            bargap=0.25,
+            xaxis=_axis("batch size", type="category"),
+            yaxis=_axis("share of executions", tickformat=".0%", rangemode="tozero"),
+        ),
+    }
+
+
+# ------------------------------------------------------------------------------------ timeline
+def draw_timeline(found: Timeline | None, limit_ms: float | None) -> Figure | None:
+    """Latency above, utilization below, over the same seconds."""
+    if found is None:
+        return None
+    both = bool(found.slices_s) and bool(found.utilization_s)
+    traces = []
+    if found.slices_s:
+        traces += [
+            _line("slowest", found.slices_s, found.max_ms, MARKS[Standing.MISSES][1], "y"),
+            _line("median", found.slices_s, found.median_ms, PICK_COLOUR, "y"),
+        ]
+    if found.utilization_s:
+        name = f"utilization ({escape(found.source or 'unknown source')})"
+        colour = MARKS[Standing.MEETS][1]
+        traces.append(
+            {
+                **_line(name, found.utilization_s, found.utilization, colour, "y2"),
+                "hovertemplate": "%{x:.1f} s: %{y:.0%}<extra>utilization</extra>",
+            }
+        )
+    layout = _layout(xaxis=_axis("seconds of the measured window", anchor="y2" if both else None))
+    if found.slices_s:
+        domain = [0.45, 1] if both else [0, 1]
+        layout["yaxis"] = _axis("latency (ms)", domain=domain, rangemode="tozero")
+        layout["shapes"] = _limit_across(limit_ms, max(found.max_ms))
+    if found.utilization_s:
+        domain = [0, 0.36] if both else [0, 1]
+        layout["yaxis2"] = _axis("busy", domain=domain, range=[0, 1.05], tickformat=".0%")
+    return {"data": traces, "layout": layout}
+
+
+def _line(
+    name: str, x: Sequence[float], y: Sequence[float], colour: str, axis: str
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "yaxis": axis,
+        "line": {"color": colour, "width": 1.8},
+        "hovertemplate": "%{x:.1f} s: %{y:.1f} ms<extra>%{fullData.name}</extra>",
+    }
+
+
+def _limit_across(limit_ms: float | None, highest_ms: float) -> list[dict[str, Any]]:
+    """The SLA's line where it is near enough not to flatten what was measured."""
+    if limit_ms is None or limit_ms > 3 * highest_ms:
+        return []
+    line = {"color": LIMIT_COLOUR, "width": 1.5, "dash": "dash"}
+    ends = {"x0": 0, "x1": 1, "y0": limit_ms, "y1": limit_ms}
+    return [{"type": "line", "xref": "x domain", "yref": "y", "line": line, **ends}]

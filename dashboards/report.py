@@ -1,0 +1,393 @@
+"""One study as one HTML file that needs nothing else: no network, no server, no other file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from plotly.offline import get_plotlyjs
+
+from autotune.core.explain import shown
+from autotune.core.measurement import METRICS
+from autotune.core.records import StudyRecord
+from autotune.core.sla import Sla
+from autotune.core.study import Objective
+from autotune.core.trial import Trial
+from autotune.core.workload import ArrivalKind, Workload
+from dashboards.figures import data, draw
+from dashboards.figures.data import Entry, Standing, label
+
+
+def render_report(  # noqa: PLR0913 - everything that is known of a study
+    *,
+    study: StudyRecord,
+    trials: Sequence[Trial],
+    decision: Mapping[str, Any] | None,
+    objectives: Sequence[Objective],
+    sla: Sla,
+    workload: Workload,
+    config_text: str | None = None,
+    default_config_text: str | None = None,
+    warnings: Sequence[str] = (),
+) -> str:
+    """The report as HTML.
+
+    ``decision`` is a `DecisionRecord`'s detail; of it, ``pick``, ``rule``, ``front`` and
+    ``reasons`` are used where they are given, and ``pick`` must be one of ``trials`` or None.
+    Verdicts are computed anew from ``sla``. ``config_text`` is the pick's config.pbtxt,
+    ``default_config_text`` the one found in service. Latency over time is shown where the pick's
+    trial was loaded with its samples.
+    """
+    told = decision or {}
+    found = data.entries(trials, sla)
+    cast = _Cast.of(found, told.get("pick"))
+    page = {
+        "study": study,
+        "title": f"{study.name}: autotune report",
+        "answer": answer(cast, sla),
+        "met": cast.pick is not None,
+        "rule": told.get("rule", ""),
+        "reasons": list(told.get("reasons", ())),
+        "warnings": list(warnings),
+        "figures_of": cast.words,
+        "keys": _key_figures(cast, sla),
+        "scatter": data.scatter(found, sla, objectives, told.get("pick")),
+        "table": _table(found),
+        "cast": cast,
+        "counts": _counts(found),
+        "config": config_text,
+        "diff": _diff(default_config_text, config_text),
+        "measured": _how_measured(cast, workload, sla, objectives),
+        "environment": list(_flat(study.environment or {})),
+        "created": _moment(study.created_at),
+        "label": label,
+    }
+    page["figures"] = _figures(found, cast, page["scatter"], sla, told)
+    page["choices"] = draw.scatter_values(page["scatter"])
+    return str(_template().render(page, plotly_js=_plotly_js()))
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("dashboards", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["lines"] = str.splitlines
+    return environment.get_template("report.html.j2")
+
+
+@cache
+def _plotly_js() -> str:
+    return str(get_plotlyjs())
+
+
+# ------------------------------------------------------------------------------ who plays a part
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cast:
+    """The trials that the report speaks of. ``shown`` is the pick, or the nearest miss."""
+
+    default: Entry | None
+    pick: Entry | None
+    miss: Entry | None
+
+    @classmethod
+    def of(cls, found: Sequence[Entry], pick: int | None) -> _Cast:
+        chosen = data.of_number(found, pick)
+        return cls(
+            default=data.of_number(found, 0),
+            pick=chosen,
+            miss=data.nearest_miss(found) if chosen is None else None,
+        )
+
+    @property
+    def shown(self) -> Entry | None:
+        return self.pick or self.miss
+
+    @property
+    def words(self) -> str:
+        return "pick" if self.pick is not None else "nearest miss"
+
+    @property
+    def pairs(self) -> list[tuple[str, Entry]]:
+        """Default and the one that is shown, by name; only one of them where they are the same."""
+        default, shown_ = self.default, self.shown
+        if default is not None and shown_ is not None and default.number == shown_.number:
+            return [(f"default = {self.words} (trial 0)", default)]
+        named = (("default", default), (self.words, shown_))
+        return [(f"{name} (trial {e.number})", e) for name, e in named if e is not None]
+
+
+def answer(cast: _Cast, sla: Sla) -> str:
+    """The study's answer in one sentence."""
+    pick, miss = cast.pick, cast.miss
+    if pick is not None:
+        rate = _offered(pick)
+        which = (
+            "The configuration already in service" if pick.number == 0 else f"Trial {pick.number}"
+        )
+        candidate = str(pick.trial.candidate) or "the model's own settings"
+        latency = shown(sla.tightest_metric, pick.metric(sla.tightest_metric))
+        return (
+            f"{which} ({candidate}) is the pick: {_name(sla)} {latency} of {_limit(sla)} allowed"
+            f"{rate}{_gain(cast, sla)}."
+        )
+    if miss is not None:
+        tightest = _broken(miss, sla)
+        return f"No candidate meets the SLA. The nearest miss is trial {miss.number}: {tightest}."
+    return "No candidate could be judged: there is no measurement that can be believed."
+
+
+def _name(sla: Sla) -> str:
+    return sla.tightest_metric.removesuffix("_ms")
+
+
+def _limit(sla: Sla) -> str:
+    return f"{sla.tightest_latency_ms:g} ms"
+
+
+def _offered(entry: Entry) -> str:
+    rate = entry.measurement.load.offered_qps if entry.measurement is not None else None
+    return "" if rate is None else f" at {rate:.0f} requests/s"
+
+
+def _gain(cast: _Cast, sla: Sla) -> str:
+    """Against the default, where both are known and the difference is worth words."""
+    metric = sla.tightest_metric
+    if cast.default is None or cast.pick is None or cast.default.number == cast.pick.number:
+        return ""
+    before, after = cast.default.metric(metric), cast.pick.metric(metric)
+    if before is None or after is None:
+        return ""
+    return f", where the default configuration has {shown(metric, before)}"
+
+
+def _broken(entry: Entry, sla: Sla) -> str:
+    broken = [
+        reason for reason in entry.why.split("; ") if "breaks" in reason or "behind" in reason
+    ]
+    return "; ".join(broken) or entry.why or f"it was not shown to keep {_name(sla)} {_limit(sla)}"
+
+
+# ----------------------------------------------------------------------------------- key figures
+def _key_figures(cast: _Cast, sla: Sla) -> list[dict[str, Any]]:
+    metrics = (sla.tightest_metric, "saturation_qps", "utilization", "memory_mb", "instances")
+    return [_key_figure(cast, metric) for metric in metrics]
+
+
+def _key_figure(cast: _Cast, metric: str) -> dict[str, Any]:
+    before = cast.default.metric(metric) if cast.default else None
+    after = cast.shown.metric(metric) if cast.shown else None
+    change = None
+    if before and after is not None and before != after:
+        change = after / before - 1
+    better = change is not None and (change > 0) == METRICS[metric].maximize
+    return {
+        "label": label(metric),
+        "before": shown(metric, before),
+        "after": shown(metric, after),
+        "change": None if change is None else _change(change),
+        "better": better and metric != "utilization",
+        "note": _source(cast, metric),
+    }
+
+
+def _change(change: float) -> str:
+    return f"{change + 1:.1f}×" if change >= 1 else f"{change:+.0%}".replace("-", "−")
+
+
+def _source(cast: _Cast, metric: str) -> str:
+    measurement = cast.shown.measurement if cast.shown else None
+    if measurement is None:
+        return ""
+    telemetry = measurement.telemetry
+    sources = {"utilization": telemetry.source, "memory_mb": telemetry.memory_source}
+    return (sources.get(metric) or "").replace("_", " ")
+
+
+# --------------------------------------------------------------------------------------- figures
+def _figures(
+    found: Sequence[Entry],
+    cast: _Cast,
+    scatter: data.Scatter,
+    sla: Sla,
+    told: Mapping[str, Any],
+) -> dict[str, draw.Figure]:
+    main = cast.shown.measurement if cast.shown else None
+    drawn = {
+        "scatter": draw.draw_scatter(scatter),
+        "distribution": draw.draw_distributions(_curves(cast), sla.latency_ms),
+        "split": draw.draw_splits(_splits(found, cast, told)),
+        "batches": draw.draw_batches(data.batches(main)),
+        "timeline": draw.draw_timeline(data.timeline(main), sla.tightest_latency_ms),
+    }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def _curves(cast: _Cast) -> dict[str, data.Distribution]:
+    colours = [draw.DEFAULT_COLOUR, draw.PICK_COLOUR][-len(cast.pairs) :]
+    named = zip(colours, cast.pairs, strict=True) if cast.pairs else ()
+    curves = {colour: data.distribution(name, entry.measurement) for colour, (name, entry) in named}
+    return {colour: curve for colour, curve in curves.items() if curve is not None}
+
+
+def _splits(
+    found: Sequence[Entry], cast: _Cast, told: Mapping[str, Any], most: int = 8
+) -> list[data.Split]:
+    """Default and pick, then the decision's front."""
+    named = {entry.number: name for name, entry in cast.pairs}
+    for number in told.get("front", ()):
+        named.setdefault(number, f"front (trial {number})")
+    rows = ((name, data.of_number(found, number)) for number, name in list(named.items())[:most])
+    splits = (data.split(name, entry.measurement) for name, entry in rows if entry is not None)
+    return [one for one in splits if one is not None]
+
+
+# ----------------------------------------------------------------------------------- the trials
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """``sort`` orders the column: a number or a text; None comes last."""
+
+    text: str
+    sort: float | str | None
+    numeric: bool = True
+
+
+_COLUMNS = (
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "achieved_qps",
+    "saturation_qps",
+    "queue_ms",
+    "compute_ms",
+    "mean_batch",
+    "utilization",
+    "memory_mb",
+    "error_rate",
+)
+
+
+def _table(found: Sequence[Entry]) -> dict[str, Any]:
+    parameters = sorted({name for entry in found for name in entry.trial.candidate})
+    return {
+        "parameters": parameters,
+        "metrics": [label(metric) for metric in _COLUMNS],
+        "rows": [_row(entry, parameters) for entry in found],
+    }
+
+
+def _row(entry: Entry, parameters: Sequence[str]) -> dict[str, Any]:
+    candidate = entry.trial.candidate.to_json()
+    return {
+        "entry": entry,
+        "parameters": [_parameter(candidate, name) for name in parameters],
+        "metrics": [_metric_cell(entry, metric) for metric in _COLUMNS],
+    }
+
+
+def _parameter(candidate: Mapping[str, Any], name: str) -> Cell:
+    if name not in candidate:
+        return Cell(text="–", sort=None)
+    value = candidate[name]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Cell(text=f"{value:g}" if isinstance(value, float) else str(value), sort=value)
+    text = (
+        "unset"
+        if value is None
+        else ", ".join(map(str, value))
+        if isinstance(value, list)
+        else value
+    )
+    return Cell(text=str(text), sort=str(text), numeric=False)
+
+
+def _metric_cell(entry: Entry, metric: str) -> Cell:
+    value = entry.metric(metric)
+    return Cell(text="–" if value is None else shown(metric, value), sort=value)
+
+
+def _counts(found: Sequence[Entry]) -> str:
+    counts = ((str(s), sum(entry.standing is s for entry in found)) for s in Standing)
+    return ", ".join(f"{count} {name}" for name, count in counts if count)
+
+
+# ---------------------------------------------------------------------------------- config.pbtxt
+def _diff(before: str | None, after: str | None) -> list[tuple[str, str]]:
+    """Lines with what they are: added, removed, hunk or kept."""
+    if before is None or after is None:
+        return []
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
+    kinds = {"+": "added", "-": "removed", "@": "hunk"}
+    return [(kinds.get(line[:1], "kept"), line) for line in list(lines)[2:]]
+
+
+# ------------------------------------------------------------------------------- how, and on what
+_ARRIVALS = {
+    ArrivalKind.CONSTANT: "evenly spaced",
+    ArrivalKind.POISSON: "Poisson (random and independent)",
+    ArrivalKind.GAMMA: "gamma",
+    ArrivalKind.TRACE: "replayed from a trace",
+}
+
+
+def _how_measured(
+    cast: _Cast, workload: Workload, sla: Sla, objectives: Sequence[Objective]
+) -> list[tuple[str, str]]:
+    arrival = _ARRIVALS[workload.arrival.kind]
+    if workload.arrival.kind is ArrivalKind.GAMMA:
+        arrival += f", coefficient of variation {workload.arrival.cv:g}"
+    rate = f"{workload.target_qps:g} requests/s × {workload.headroom:g} headroom"
+    limits = [f"{limit.metric} ≤ {limit.limit:g}" for limit in sla.limits]
+    rows = [
+        ("load", "open loop: requests are sent on schedule, whatever the server does"),
+        ("rate", f"{rate} = {workload.offered_qps:g} requests/s offered"),
+        ("arrivals", arrival),
+        ("window", f"{workload.measure_s:g} s, after {workload.warmup_s:g} s of warm-up"),
+        ("latency", "from the scheduled time, so that waiting to be sent counts"),
+        ("errors", f"count as misses; time-out {workload.timeout_s:g} s"),
+        ("saturation", f"{workload.saturation_s:g} s with more offered than the server can take"),
+        ("SLA", ", ".join([*limits, f"answered ≥ {sla.min_achieved:.0%} of what was offered"])),
+        (
+            "objectives",
+            ", ".join(("max " if o.maximize else "min ") + o.metric for o in objectives),
+        ),
+    ]
+    return [row for row in rows if row[1]] + _generator(cast)
+
+
+def _generator(cast: _Cast) -> list[tuple[str, str]]:
+    """How well the generator kept its schedule in the measurement that is shown."""
+    measurement = cast.shown.measurement if cast.shown else None
+    if measurement is None or measurement.load.send_lag is None:
+        return []
+    load = measurement.load
+    assert load.send_lag is not None
+    lag = load.send_lag.percentiles_ms
+    known = ", ".join(f"p{p:g} {lag[p]:.1f} ms" for p in (50.0, 99.0) if p in lag)
+    sent = f"{load.sent} of {load.scheduled} requests sent"
+    return [("generator", f"{sent}; sent late by {known}; {load.generator_cpu:.0%} of one core")]
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested plain data as rows; unknown is said to be unknown."""
+    for key, value in mapping.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{name} · ")
+        elif isinstance(value, list | tuple) and not any(isinstance(v, Mapping) for v in value):
+            yield name, ", ".join(map(str, value)) or "none"
+        else:
+            yield name, "unknown" if value is None else str(value)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
