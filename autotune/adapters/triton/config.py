@@ -15,7 +15,9 @@ What each target of a search space means in a ``config.pbtxt`` (checked against 
 ``preferred_batch_sizes``
     ``dynamic_batching.preferred_batch_size``. None is "unset", which Triton itself turns into
     ``[max_batch_size]`` on every load, with or without auto-completion (``NormalizeModelConfig``):
-    so ``[max_batch_size]`` is presented as None, and an exported file may leave it unset.
+    so ``[max_batch_size]`` is presented as None, and an exported file may leave it unset. Where the
+    candidate does not name them, sizes above a new maximum go, and one that was the old maximum
+    becomes the new one.
 ``instances``
     ``instance_group.count``. With several groups it is the largest group's count, and the others
     follow in proportion (rounded, at least 1), so that the user's own split is kept; passive
@@ -173,10 +175,9 @@ def _parameter(config: ModelConfig, key: str) -> str | None:
 def with_candidate(config: ModelConfig, candidate: Candidate) -> ModelConfig:
     """A copy of the configuration as the candidate says; the user's other fields are kept.
 
-    Targets that are absent keep the configuration's own value, except that preferred sizes above a
-    smaller maximum are dropped. CandidateFailed if the candidate names what cannot be set here, or
-    contradicts itself or the configuration (a preferred size above the maximum, batching beside
-    sequence batching, a warm-up batch larger than the maximum).
+    Targets that are absent keep the configuration's own value. CandidateFailed if the candidate
+    names what cannot be set here, or contradicts itself or the configuration (a preferred size
+    above the maximum, batching beside sequence batching, a warm-up batch larger than the maximum).
     """
     for target in candidate:
         rule, next_step = objection(config, target) or ("", "")
@@ -201,8 +202,9 @@ def _set_batching(config: ModelConfig, candidate: Candidate) -> None:
         maximum = _integer(candidate[MAX_BATCH_SIZE], MAX_BATCH_SIZE, lowest=1)
         if maximum == 1 and _batcher_missing(config):
             return
-        if maximum != config.max_batch_size:
-            sizes = tuple(size for size in _preferred(config) if size <= maximum)
+        sizes = _following(config, maximum)
+        if maximum == 1 != config.max_batch_size and config.HasField("dynamic_batching"):
+            config.dynamic_batching.ClearField("max_queue_delay_microseconds")
         config.max_batch_size = maximum
     if config.WhichOneof("scheduling_choice") == "sequence_batching":
         return
@@ -210,6 +212,15 @@ def _set_batching(config: ModelConfig, candidate: Candidate) -> None:
         _take_batcher_out(config, candidate)
     elif config.HasField("dynamic_batching") or _asks_for_batcher(config, candidate):
         _set_batcher(config, candidate, sizes)
+
+
+def _following(config: ModelConfig, maximum: int) -> tuple[int, ...]:
+    """The configuration's own preferred sizes under another maximum."""
+    own, was = tuple(config.dynamic_batching.preferred_batch_size), config.max_batch_size
+    if maximum == was or not _preferred(config):
+        return own if maximum == was else ()
+    kept = {maximum if size == was else size for size in own}
+    return tuple(sorted(size for size in kept if size <= maximum))
 
 
 def _asks_for_batcher(config: ModelConfig, candidate: Candidate) -> bool:
@@ -226,8 +237,6 @@ def _set_batcher(config: ModelConfig, candidate: Candidate, own: tuple[int, ...]
     if QUEUE_DELAY_US in candidate:
         delay = _integer(candidate[QUEUE_DELAY_US], QUEUE_DELAY_US, lowest=0)
         batcher.max_queue_delay_microseconds = delay
-    elif config.max_batch_size == 1 and MAX_BATCH_SIZE in candidate:
-        batcher.ClearField("max_queue_delay_microseconds")
     if PREFERRED_BATCH_SIZES in candidate:
         own = _sizes(candidate[PREFERRED_BATCH_SIZES])
     batcher.ClearField("preferred_batch_size")
