@@ -1,0 +1,5 @@
+"""How busy the hardware was: GPU by NVML or by the server's own metrics, else process CPU."""
+
+from autotune.adapters.telemetry.choose import choose
+
+__all__ = ["choose"]

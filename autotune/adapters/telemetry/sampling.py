@@ -1,0 +1,134 @@
+"""Samples a source of readings in a thread and sums them up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from autotune.core.measurement import TelemetryWindow
+from autotune.core.model_interface import Endpoint
+
+
+class Unavailable(Exception):
+    """A source cannot be read here; the message says why. Never leaves this package."""
+
+
+class Source(Protocol):
+    """One way to see how busy the hardware is. Between `open` and `close`, from one thread at a
+    time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory_name(self) -> str: ...
+
+    def open(self, pids: Sequence[int], endpoint: Endpoint) -> dict[str, str]:
+        """Begin; returns notes on what is read. Unavailable where nothing can be."""
+
+    def utilization(self) -> float | None:
+        """Share, 0 to 1, since the last call or `open`, or at present; None if unknown."""
+
+    def memory_mb(self) -> float | None:
+        """Megabytes (10^6 bytes) in use now; None if unknown."""
+
+    def close(self) -> None: ...
+
+
+class SampledTelemetry:
+    """A `Telemetry` that reads the first available of its sources about every ``interval_s``.
+
+    The utilization of a window is the mean of the readings, each weighted by the time since the
+    one before. Memory is read after the start and at the end, and the larger value counts: the
+    reading walks page tables, which is not free. Why a source was passed over stands in the notes
+    under its name.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        interval_s: float = 0.2,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sources = sources
+        self._interval_s = interval_s
+        self._clock = clock
+        self._source: Source | None = None
+        self._sampler: threading.Thread | None = None
+        self._over = threading.Event()
+        self._notes: dict[str, str] = {}
+
+    def start(self, pids: Sequence[int], endpoint: Endpoint) -> None:
+        self.stop()
+        self._notes = {}
+        self._series: list[tuple[float, float | None]] = []
+        self._memory_mb: list[float] = []
+        self._source = self._first_available(pids, endpoint)
+        self._began = self._clock()
+        if self._source is not None:
+            self._over.clear()
+            self._sampler = threading.Thread(
+                target=self._sample, args=(self._source,), name="telemetry", daemon=True
+            )
+            self._sampler.start()
+
+    def stop(self) -> TelemetryWindow:
+        if self._source is None:
+            return TelemetryWindow(notes=self._notes)
+        assert self._sampler is not None
+        source, self._source = self._source, None
+        self._over.set()
+        self._sampler.join()
+        self._read(source)
+        self._read_memory(source)
+        source.close()
+        return self._window(source)
+
+    def _first_available(self, pids: Sequence[int], endpoint: Endpoint) -> Source | None:
+        for source in self._sources:
+            try:
+                self._notes.update(source.open(pids, endpoint))
+            except Unavailable as exc:
+                self._notes[source.name] = str(exc)
+            else:
+                return source
+        return None
+
+    def _sample(self, source: Source) -> None:
+        self._read_memory(source)
+        while not self._over.wait(self._interval_s):
+            self._read(source)
+
+    def _read(self, source: Source) -> None:
+        self._series.append((self._clock() - self._began, source.utilization()))
+
+    def _read_memory(self, source: Source) -> None:
+        memory_mb = source.memory_mb()
+        if memory_mb is not None:
+            self._memory_mb.append(memory_mb)
+
+    def _window(self, source: Source) -> TelemetryWindow:
+        utilization = time_weighted_mean(self._series)
+        return TelemetryWindow(
+            utilization=utilization,
+            source=None if utilization is None else source.name,
+            memory_mb=max(self._memory_mb, default=None),
+            memory_source=source.memory_name if self._memory_mb else None,
+            series=tuple((at, value) for at, value in self._series if value is not None),
+            notes=self._notes,
+        )
+
+
+def time_weighted_mean(series: Sequence[tuple[float, float | None]]) -> float | None:
+    """The mean of (time, value) pairs, each value holding since the time before it; unknown
+    values and their time are left out."""
+    total = covered = before = 0.0
+    for at, value in series:
+        if value is not None:
+            total += value * (at - before)
+            covered += at - before
+        before = at
+    return total / covered if covered > 0 else None
