@@ -1,0 +1,82 @@
+"""What every search remembers: what was told, what may still be suggested, what is ruled out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from autotune.core.study import Objective
+from autotune.ports import TrialOutcome
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
+
+DRAWS = 1000
+"""Random candidates tried before a space is called exhausted, beside its whole grid."""
+LISTED = 100_000
+"""Grid candidates looked at, at most, to list what the prune rules take out."""
+
+
+class SearchHistory:
+    """A search's memory. What it suggests next depends only on the seed and on what was told, in
+    its order: a search that is resumed from stored trials goes on as if it had never stopped, and
+    one that is asked twice without being told gives the same answer twice.
+
+    The first suggestion is ``baseline``, the configuration in service, even where it lies outside
+    the space or a prune rule would take it out. A candidate of the space to which the baseline
+    amounts (`Space.project`) is not suggested again. ``cores``: for the prune rules.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        baseline: Candidate,
+        objectives: Sequence[Objective],
+        seed: int,
+        cores: int,
+    ) -> None:
+        self.space = space
+        self.baseline = baseline
+        self.objectives = tuple(objectives)
+        self.seed = seed
+        self.cores = cores
+        self.told: dict[Candidate, TrialOutcome] = {}
+        self._taken: set[Candidate] = set()
+
+    @property
+    def pruned(self) -> list[tuple[Candidate, str]]:
+        """The grid's candidates that are never suggested, each with the prune rule's reason."""
+        grid = islice(self.space.candidates(), LISTED)
+        reasons = ((c, self.space.pruned(c, self.cores)) for c in grid)
+        return [(candidate, reason) for candidate, reason in reasons if reason is not None]
+
+    def tell(self, candidate: Candidate, outcome: TrialOutcome) -> None:
+        """Learn an outcome; a candidate told again replaces what was known of it."""
+        self.told[candidate] = outcome
+        self._taken.add(candidate)
+        projected = self.space.project(candidate)
+        if projected is not None:
+            self._taken.add(projected)
+
+    def open(self, candidate: Candidate) -> bool:
+        """Whether the candidate may be suggested: neither told nor ruled out."""
+        ruled_out = self.space.pruned(candidate, self.cores) is not None
+        return candidate not in self._taken and not ruled_out
+
+    def rng(self) -> np.random.Generator:
+        """Randomness for the next suggestion: of the seed and the number of trials told."""
+        return np.random.default_rng([abs(self.seed), int(self.seed < 0), len(self.told)])
+
+    def draw(self, rng: np.random.Generator) -> Candidate | None:
+        """A random open candidate, or the grid's first where `DRAWS` draws found none.
+
+        None only if the whole grid is taken too: exact where all parameters list their values.
+        """
+        draws = (self.space.sample(rng) for _ in range(DRAWS))
+        found = next((candidate for candidate in draws if self.open(candidate)), None)
+        return found if found is not None else self.first_open()
+
+    def first_open(self) -> Candidate | None:
+        return next((c for c in self.space.candidates() if self.open(c)), None)
