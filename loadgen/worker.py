@@ -192,6 +192,9 @@ def _settle_in(parent: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+        # Between sessions it is the session's own nice value that counts, where Linux groups
+        # processes by session (sched_autogroup), and this process has a session of its own.
+        Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")
 
 
 def main() -> None:
