@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,9 +68,18 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "created": _moment(study.created_at),
         "label": label,
     }
-    page["figures"] = _figures(found, cast, page["scatter"], sla, told)
-    page["choices"] = draw.scatter_values(page["scatter"])
+    page["figures"] = _finite(_figures(found, cast, page["scatter"], sla, told))
+    page["choices"] = _finite(draw.scatter_values(page["scatter"]))
     return str(_template().render(page, plotly_js=_plotly_js()))
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: nothing is drawn in their place."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @cache
@@ -315,9 +325,13 @@ def _metric_cell(entry: Entry, metric: str) -> Cell:
     return Cell(text="–" if value is None else shown(metric, value), sort=value)
 
 
+_COUNTED = {Standing.MEETS: "meet the SLA", Standing.MISSES: "miss it"}
+
+
 def _counts(found: Sequence[Entry]) -> str:
-    counts = ((str(s), sum(entry.standing is s for entry in found)) for s in Standing)
-    return ", ".join(f"{count} {name}" for name, count in counts if count)
+    counts = [(s, sum(entry.standing is s for entry in found)) for s in Standing]
+    words = [f"{count} {_COUNTED.get(s, str(s))}" for s, count in counts if count]
+    return ", ".join(words) or "none yet"
 
 
 # ---------------------------------------------------------------------------------- config.pbtxt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,10 +13,10 @@ import numpy as np
 from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
 from hdrh.histogram import HdrHistogram
 
-from autotune.core.judged import judge_trial
+from autotune.core.judged import Judged, judge_trial
 from autotune.core.measurement import METRICS, Measurement
 from autotune.core.pareto import pareto_front
-from autotune.core.sla import Sla
+from autotune.core.sla import Outcome, Sla
 from autotune.core.study import Objective
 from autotune.core.trial import Trial, TrialState
 
@@ -38,6 +38,10 @@ LABELS: dict[str, str] = {
     "instances": "instances",
 }
 """Metrics in words; one that is missing here goes by its name."""
+
+
+WIDE = 12.0
+"""From this ratio of the greatest to the least value on, an axis is logarithmic."""
 
 
 def label(metric: str) -> str:
@@ -90,14 +94,21 @@ def _entry(trial: Trial, sla: Sla) -> Entry:
         state = TrialState.INVALID if trial.state is TrialState.OK else trial.state
         reason = trial.reason or ("; ".join(last.invalid_because) if last else "")
         return Entry(trial=trial, standing=Standing(str(state)), why=reason, measurement=last)
-    reasons = (r for verdict in judged.verdicts for r in verdict.reasons)
     return Entry(
         trial=trial,
         standing=Standing(str(judged.outcome)),
-        why="; ".join(dict.fromkeys(reasons)),
+        why="; ".join(dict.fromkeys(_telling(judged))),
         measurement=judged.measurement,
         violation=judged.violation,
     )
+
+
+def _telling(judged: Judged) -> list[str]:
+    """Reasons: of what is broken or undecided, else of the latency limits that are kept."""
+    findings = [finding for verdict in judged.verdicts for finding in verdict.findings]
+    against = [finding for finding in findings if finding.outcome is not Outcome.MEETS]
+    kept = [finding for finding in findings if finding.metric.endswith("_ms")]
+    return [finding.reason for finding in against or kept]
 
 
 def of_number(found: Sequence[Entry], number: int | None) -> Entry | None:
@@ -127,6 +138,7 @@ class Scatter:
     front_meets: bool
     limits: Mapping[str, float]
     pick: int | None
+    nearest_miss: int | None
     default: int | None
 
 
@@ -135,6 +147,7 @@ def scatter(
 ) -> Scatter:
     metrics = tuple(m for m in METRICS if any(e.metric(m) is not None for e in found))
     x, y = _axes(metrics, sla, objectives)
+    miss = nearest_miss(found) if pick is None else None
     judged = [entry for entry in found if entry.violation is not None]
     meeting = [entry for entry in judged if entry.standing is Standing.MEETS]
     better = {name: metric.maximize for name, metric in METRICS.items()}
@@ -148,6 +161,7 @@ def scatter(
         front_meets=bool(meeting),
         limits={limit.metric: limit.limit for limit in sla.limits},
         pick=pick,
+        nearest_miss=None if miss is None else miss.number,
         default=0 if of_number(found, 0) else None,
     )
 
@@ -173,6 +187,12 @@ def _fronts(
             ordered = sorted(front, key=lambda i: (columns[x][i], columns[y][i]))
             fronts[f"{x}|{y}"] = tuple(judged[i].number for i in ordered)
     return fronts
+
+
+def wide(values: Iterable[float | None]) -> bool:
+    """Whether values spread so far that only a logarithmic axis shows them all."""
+    known = [value for value in values if value is not None]
+    return bool(known) and min(known) > 0 and max(known) / min(known) > WIDE
 
 
 # ---------------------------------------------------------------------- the latency distribution
@@ -235,7 +255,8 @@ def _thinned(shares: np.ndarray, most: int = 200) -> list[int]:
     """Indices that keep the shape of the tail: evenly spaced in -log(1 - share)."""
     if len(shares) <= most:
         return list(range(len(shares)))
-    depth = -np.log(np.maximum(1 - shares, 1e-9))
+    left = 1 - shares
+    depth = -np.log(np.maximum(left, left[left > 0].min() / 2))
     wanted = np.linspace(depth[0], depth[-1], most)
     return sorted({*np.searchsorted(depth, wanted, side="left").clip(0, len(shares) - 1)})
 

@@ -21,6 +21,7 @@ from dashboards.figures.data import (
     Standing,
     Timeline,
     label,
+    wide,
 )
 
 Figure: TypeAlias = dict[str, Any]
@@ -54,7 +55,14 @@ def _axis(title: str = "", **more: Any) -> dict[str, Any]:
 def _layout(**more: Any) -> dict[str, Any]:
     return {
         "margin": {"l": 48, "r": 16, "t": 12, "b": 44},
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        "legend": {
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "x": 0,
+            "xanchor": "left",
+            "traceorder": "normal",
+        },
         "hoverlabel": {"align": "left"},
         "showlegend": True,
         **more,
@@ -77,16 +85,23 @@ def draw_scatter(found: Scatter) -> Figure:
     return {
         "data": traces,
         "layout": _layout(
-            xaxis=_axis(axis_title(found.x)),
-            yaxis=_axis(axis_title(found.y)),
+            xaxis=_axis(axis_title(found.x), **_scale(found, found.x)),
+            yaxis=_axis(axis_title(found.y), **_scale(found, found.y)),
             shapes=limit_lines(found, found.x, found.y),
             hovermode="closest",
         ),
     }
 
 
+def _scale(found: Scatter, metric: str) -> dict[str, Any]:
+    """A logarithmic axis, labelled at 1, 2 and 5, where values spread wide."""
+    if wide(entry.metric(metric) for entry in found.entries):
+        return {"type": "log", "dtick": "D2"}
+    return {"type": "linear", "dtick": None}
+
+
 def _has(found: Scatter, standing: Standing) -> bool:
-    return any(entry.standing is standing for entry in found.entries)
+    return any(e.standing is standing and e.measurement is not None for e in found.entries)
 
 
 def _standing_trace(found: Scatter, standing: Standing) -> dict[str, Any]:
@@ -105,14 +120,17 @@ def _standing_trace(found: Scatter, standing: Standing) -> dict[str, Any]:
 
 
 def _marks(found: Scatter) -> list[tuple[int, str]]:
-    if found.pick is not None and found.pick == found.default:
-        return [(found.pick, "default = pick")]
-    wanted = [(found.default, "default"), (found.pick, "pick")]
-    return [(number, words) for number, words in wanted if number is not None]
+    chosen, words = found.pick, "pick"
+    if chosen is None:
+        chosen, words = found.nearest_miss, "nearest miss"
+    if chosen is not None and chosen == found.default:
+        return [(chosen, f"default = {words}")]
+    wanted = [(found.default, "default"), (chosen, words)]
+    return [(number, mark) for number, mark in wanted if number is not None]
 
 
 def _marked(entry: Entry, found: Scatter, words: str) -> dict[str, Any]:
-    colour = PICK_COLOUR if "pick" in words else DEFAULT_COLOUR
+    colour = DEFAULT_COLOUR if words == "default" else PICK_COLOUR
     return _points(
         [entry],
         found,
@@ -172,6 +190,7 @@ def scatter_values(found: Scatter) -> dict[str, Any]:
             for entry in found.entries
         },
         "fronts": {pair: list(front) for pair, front in found.fronts.items()},
+        "scales": {metric: _scale(found, metric) for metric in found.metrics},
         "titles": {metric: axis_title(metric) for metric in found.metrics},
         "limits": dict(found.limits),
         "trials": len(found.entries),
@@ -300,6 +319,7 @@ def draw_batches(found: Batches | None) -> Figure | None:
                 "y": [count / total for count in found.executions],
                 "customdata": list(zip(found.executions, found.compute_ms, strict=True)),
                 "marker": {"color": PICK_COLOUR},
+                "width": 0.6,
                 "hovertemplate": "batch of %{x}<br>%{customdata[0]} executions (%{y:.1%})<br>"
                 "%{customdata[1]:.2f} ms each<extra></extra>",
             }

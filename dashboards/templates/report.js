@@ -3,7 +3,7 @@
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const figures = read("figures");
   const choices = read("choices");
-  const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  const config = { displayModeBar: false, responsive: true };
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // Plotly knows no CSS: what depends on the colour scheme is set from the page's own variables.
@@ -18,7 +18,6 @@
       font: { color: ink, size: 12, family: getComputedStyle(document.body).fontFamily },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       hoverlabel: { ...layout.hoverlabel, bgcolor: colour("--card"), bordercolor: line, font: { color: ink } },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--quiet"), activecolor: ink },
     };
   };
   const draw = (name) => {
@@ -46,6 +45,8 @@
     }
     layout.xaxis.title.text = choices.titles[x] || x;
     layout.yaxis.title.text = choices.titles[y] || y;
+    Object.assign(layout.xaxis, choices.scales[x]);
+    Object.assign(layout.yaxis, choices.scales[y]);
     layout.shapes = [[x, "x", "y"], [y, "y", "x"]]
       .filter(([metric]) => metric in choices.limits)
       .map(([metric, along, across]) => limitLine(template, metric, along, across));
