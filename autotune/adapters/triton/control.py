@@ -36,7 +36,8 @@ class Refused(ServerFailed):
 class Control:
     """One server, one model. Raises `Unanswered`, `Unreachable` and `Refused`."""
 
-    def __init__(self, grpc: str, model: str) -> None:
+    def __init__(self, grpc: str, model: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._timeout_s = call_timeout_s
         self._address = grpc
         self._model = model
         self._client = InferenceServerClient(grpc)
@@ -59,7 +60,7 @@ class Control:
                 )
             time.sleep(_POLL_S)
 
-    def unload(self, timeout_s: float, model: str | None = None) -> None:
+    def unload(self, timeout_s: float | None = None, model: str | None = None) -> None:
         self._call(self._client.unload_model, timeout_s=timeout_s, model=model)
 
     def loaded(self) -> bool:
@@ -76,7 +77,8 @@ class Control:
 
     def version(self) -> str:
         metadata = self._translated(
-            lambda: self._client.get_server_metadata(client_timeout=CALL_TIMEOUT_S), CALL_TIMEOUT_S
+            lambda: self._client.get_server_metadata(client_timeout=self._timeout_s),
+            self._timeout_s,
         )
         return str(metadata.version)
 
@@ -93,31 +95,30 @@ class Control:
         self,
         method: Callable[..., T],
         *,
-        timeout_s: float = CALL_TIMEOUT_S,
+        timeout_s: float | None = None,
         model: str | None = None,
         **arguments: object,
     ) -> T:
+        deadline_s = self._timeout_s if timeout_s is None else timeout_s
         name = self._model if model is None else model
         return self._translated(
-            lambda: method(name, client_timeout=timeout_s, **arguments), timeout_s
+            lambda: method(name, client_timeout=deadline_s, **arguments), deadline_s
         )
 
     def _translated(self, call: Callable[[], T], timeout_s: float) -> T:
         try:
             return call()
         except InferenceServerException as error:
-            raise translated(error, self._address, timeout_s) from error
-
-
-def translated(error: InferenceServerException, address: str, timeout_s: float) -> ServerFailed:
-    """The error of ours for one of tritonclient's, by its gRPC status."""
-    status = str(error.status() or "").rpartition(".")[2]
-    text = str(error.message() or error)
-    if status == "DEADLINE_EXCEEDED":
-        return Unanswered("the server did not answer in time", value=f"{timeout_s:g} s")
-    if status == "UNAVAILABLE" and ("connect" in text or "Socket closed" in text):
-        return Unreachable(f"no server answers at {address}", value=text)
-    return Refused("the server refused", value=text)
+            text = str(error.message() or error)
+            if str(error.status()).endswith("DEADLINE_EXCEEDED"):
+                failure: ServerFailed = Unanswered(
+                    "the server did not answer in time", value=f"{timeout_s:g} s"
+                )
+            elif self.live():
+                failure = Refused("the server refused", value=text)
+            else:  # a dying connection has many statuses, some of which Triton uses as well
+                failure = Unreachable(f"no server answers at {self._address}", value=text)
+            raise failure from error
 
 
 def interface(metadata: Any, config: ModelConfig) -> ModelInterface:

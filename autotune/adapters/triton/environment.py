@@ -75,14 +75,21 @@ def prepare(cache_dir: Path, progress: Progress = lambda _: None) -> ServerEnvir
     refuse_platform(platform.system(), platform.machine(), platform.libc_ver())
     failures: list[libpython.NoLibpython] = []
     for python in usable_interpreters():
-        root = cache_dir / "server" / _key(python)
-        root.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(f"{root}.lock"):
-                return _complete(root) or _build(root, python, cache_dir, progress)
+            return prepare_on(python, cache_dir, progress)
         except libpython.NoLibpython as missing:
             failures.append(missing)
     raise failures[0]
+
+
+def prepare_on(
+    python: Interpreter, cache_dir: Path, progress: Progress = lambda _: None
+) -> ServerEnvironment:
+    """The same on a given interpreter, one of `interpreter.POSSIBLE`."""
+    root = cache_dir / "server" / _key(python)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{root}.lock"):
+        return _complete(root) or _build(root, python, cache_dir, progress)
 
 
 def refuse_platform(system: str, machine: str, libc: tuple[str, str]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
-from autotune.adapters.triton.environment import Progress, prepare
+from autotune.adapters.triton.environment import ServerEnvironment
 from autotune.adapters.triton.ports import LOOPBACK, Ports
 from autotune.adapters.triton.process import ChildProcess, Command
 from autotune.core.errors import InputRefused, ServerFailed
@@ -81,16 +81,15 @@ def flag(name: str, value: str) -> str:
 
 
 class EmbeddedLauncher:
-    """The tritonserver of the nvidia-pytriton wheel, prepared under ``cache_dir`` on first use."""
+    """The tritonserver of the nvidia-pytriton wheel; ``environment`` makes it on first use."""
 
     kind = "embedded"
 
-    def __init__(self, cache_dir: Path, progress: Progress = lambda _: None) -> None:
-        self._cache_dir = cache_dir
-        self._progress = progress
+    def __init__(self, environment: Callable[[], ServerEnvironment]) -> None:
+        self._environment = environment
 
     def command(self, repository: Path, ports: Ports, flags: Mapping[str, str]) -> Command:
-        environment = prepare(self._cache_dir, self._progress)
+        environment = self._environment()
         prefix = _shm_prefix()
         return Command(
             argv=[
@@ -116,7 +115,7 @@ class BinaryLauncher:
         self._binary = binary
 
     def command(self, repository: Path, ports: Ports, flags: Mapping[str, str]) -> Command:
-        binary = shutil.which(self._binary)
+        binary = shutil.which(str(self._binary))
         if binary is None:
             raise InputRefused(
                 "server.binary is the path of an executable tritonserver",
@@ -149,10 +148,12 @@ class DockerLauncher:
         self._image = image
         self._gpus = gpus
         self._name = ""
+        self._pid: int | None = None
 
     def command(self, repository: Path, ports: Ports, flags: Mapping[str, str]) -> Command:
         docker = self._docker()
         self._name = f"autotune-{uuid.uuid4().hex[:12]}"
+        self._pid = None
         gpus = [f"--gpus={self._gpus}"] if self._gpus else []
         return Command(
             argv=[
@@ -167,8 +168,10 @@ class DockerLauncher:
     def pids(self, child: ChildProcess) -> Sequence[int]:  # noqa: ARG002
         """The container's processes as the host sees them; empty where they are hidden."""
         try:
-            answer = self._ask(["inspect", "--format={{.State.Pid}}", self._name])
-            server = psutil.Process(int(answer.stdout))
+            if self._pid is None:
+                answer = self._ask(["inspect", "--format={{.State.Pid}}", self._name])
+                self._pid = int(answer.stdout)
+            server = psutil.Process(self._pid)
             return [server.pid, *(each.pid for each in server.children(recursive=True))]
         except (ServerFailed, ValueError, psutil.Error):
             return []

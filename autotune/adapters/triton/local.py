@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from autotune.adapters.triton import statistics
 from autotune.adapters.triton.config import instance_count, override_json, with_candidate
 from autotune.adapters.triton.control import (
+    CALL_TIMEOUT_S,
     Control,
     Refused,
     Unanswered,
@@ -31,7 +32,8 @@ T = TypeVar("T")
 
 NICE = 5
 """Added to the server's niceness, so that the load generator keeps its schedule on few cores."""
-EXIT_S = 5.0
+EXIT_S = 3.0
+_WIND_DOWN_S = 10.0
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.05
 _TAKEN = "already in use"
@@ -104,11 +106,11 @@ class LocalServer:
             self._asked(lambda control: control.load(override, self._spec.load_timeout_s))
         except Refused as error:
             raise candidate_failed(error, candidate) from error
-        return Applied(
-            seconds=time.monotonic() - began,
-            restarted=restarted,
-            instances=instance_count(self._asked(Control.config)),
-        )
+        config = self._asked(Control.config)
+        instances = instance_count(config)
+        if config.backend == "python":
+            self._wait_for_former_instances(instances)
+        return Applied(seconds=time.monotonic() - began, restarted=restarted, instances=instances)
 
     def interface(self) -> ModelInterface:
         return self._asked(Control.interface)
@@ -121,6 +123,15 @@ class LocalServer:
         assert isinstance(end, statistics.Mark)
         return statistics.between(start, end)
 
+    def _wait_for_former_instances(self, instances: int) -> None:
+        """A load returns while the former instances' processes still wind down, idle, one after
+        the other, about a second each. The last one may do so while the load warms up; more would
+        be counted with the memory. An instance of the Python backend is a child of the server.
+        """
+        deadline = time.monotonic() + _WIND_DOWN_S
+        while len(self.pids()) > 1 + instances + 1 and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
     # ------------------------------------------------------------------------------- the process
     def _running(self) -> bool:
         return self._child is not None and self._child.running()
@@ -128,8 +139,11 @@ class LocalServer:
     def _ensure(self, candidate: Candidate) -> bool:
         """Have a server with the candidate's flags; whether it had to be started."""
         flags = candidate.server_flags
-        if flags == self._flags and self.alive():
+        alive = self.alive()
+        if flags == self._flags and alive:
             return False
+        if not alive:
+            self._end(lambda child: child.kill())
         try:
             self._restart(flags)
         except ServerFailed as error:
@@ -164,7 +178,11 @@ class LocalServer:
         command = self._launcher.command(self._model.repository, ports, flags)
         start = self._log.stat().st_size if self._log.exists() else 0
         self._child = ChildProcess(command, log=self._log, nice=NICE, grace_s=EXIT_S + 2)
-        self._control = Control(ports.endpoint.grpc, self._model.name)
+        self._control = Control(
+            ports.endpoint.grpc,
+            self._model.name,
+            call_timeout_s=min(CALL_TIMEOUT_S, self._spec.load_timeout_s),
+        )
         deadline = time.monotonic() + self._spec.start_timeout_s
         while not self._control.live():
             if not self._child.running():
@@ -221,12 +239,13 @@ class LocalServer:
         return self._child.ending() if self._child else "is not running"
 
     def _shown_log(self) -> str:
-        lines = self.log_tail().replace("\n", "\n    ")
-        return f"the last lines of its log, {self._log}:\n    {lines}"
+        """The log's last lines for an error's text, without the tables of the server's options."""
+        lines = [line[:200] for line in self.log_tail(60).splitlines() if line[:1] not in "|+"]
+        return "\n    ".join([f"the last lines of its log, {self._log}:", *lines[-12:]])
 
     def _end(self, how: Callable[[ChildProcess], None]) -> None:
         control, self._control = self._control, None
-        child = self._child
+        child, self._child = self._child, None
         if control is not None:
             control.close()
         if child is not None:

@@ -16,7 +16,6 @@ from autotune.adapters.triton.config import (
     with_candidate,
 )
 from autotune.adapters.triton.control import (
-    CALL_TIMEOUT_S,
     Control,
     Refused,
     Unanswered,
@@ -165,7 +164,7 @@ def require_explicit(control: Control) -> None:
     Asked by unloading a model that cannot exist: explicit mode has nothing to do then.
     """
     try:
-        control.unload(CALL_TIMEOUT_S, model=f"autotune-probe-{uuid.uuid4().hex}")
+        control.unload(model=f"autotune-probe-{uuid.uuid4().hex}")
     except Refused as error:
         if _NOT_EXPLICIT in str(error.value):
             raise InputRefused(

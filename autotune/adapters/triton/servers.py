@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from autotune.adapters.triton.environment import Progress
+from autotune.adapters.triton.environment import Progress, prepare
 from autotune.adapters.triton.launchers import (
     BinaryLauncher,
     DockerLauncher,
@@ -59,7 +59,7 @@ class Servers:
 
     def _launcher(self, spec: ServerSpec) -> Launcher:
         if spec.launch is Launch.EMBEDDED:
-            return EmbeddedLauncher(self._cache_dir, self._progress)
+            return EmbeddedLauncher(lambda: prepare(self._cache_dir, self._progress))
         if spec.launch is Launch.BINARY:
             return BinaryLauncher(_given(spec.binary, "binary", "the path of a tritonserver"))
         image = _given(spec.image, "image", "a Triton image")
