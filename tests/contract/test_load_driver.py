@@ -224,6 +224,39 @@ def test_a_load_process_that_overruns_its_deadline_is_killed(driver):
         assert driver.run(server.endpoint, plan(), Watch()).ok == 100
 
 
+class Slow(Watch):
+    """Still busy with the opening when the phase is long over."""
+
+    def opened(self) -> None:
+        time.sleep(2.5)
+        super().opened()
+
+
+def test_a_window_that_is_slow_to_open_does_not_lose_the_result(driver):
+    watch = Slow()
+    with null_server() as server:
+        result = driver.run(server.endpoint, plan(), watch)
+    assert result.ok == 100
+    assert len(watch.times) == 2
+
+
+class Unscheduled(LocustDriver):
+    """Names a schedule that is not there."""
+
+    def _schedule(self, plan: LoadPlan) -> str | None:
+        return str(self._path / "none.npy")
+
+
+def test_a_phase_that_cannot_begin_fails_with_its_reason():
+    broken = Unscheduled(start_timeout_s=20)
+    try:
+        broken.prepare(MODEL, build_samples(MODEL, InputSpec(count=1), seed=1))
+        with pytest.raises(LoadFailed, match=r"none\.npy"):
+            broken.run(Endpoint(http="127.0.0.1:1", grpc=""), plan(), Watch())
+    finally:
+        broken.close()
+
+
 class Broken(Watch):
     def opened(self) -> None:
         raise RuntimeError("no statistics")

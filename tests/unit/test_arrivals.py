@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core.errors import InputRefused
@@ -24,6 +24,7 @@ seeds = st.integers(0, 2**32)
 durations = st.floats(0, 5)
 
 
+@settings(deadline=None)
 @given(arrivals, rates, seeds, durations)
 def test_a_schedule_is_sorted_and_within_its_duration(arrival, qps, seed, duration):
     offsets = schedule(arrival, qps=qps, seed=seed, duration_s=duration)
@@ -32,6 +33,7 @@ def test_a_schedule_is_sorted_and_within_its_duration(arrival, qps, seed, durati
     assert np.all((offsets >= 0) & (offsets < duration))
 
 
+@settings(deadline=None)
 @given(arrivals, rates, seeds, durations, durations)
 def test_a_longer_schedule_begins_with_the_shorter_one(arrival, qps, seed, one, other):
     short, long = sorted((one, other))
@@ -40,6 +42,7 @@ def test_a_longer_schedule_begins_with_the_shorter_one(arrival, qps, seed, one, 
     assert np.array_equal(prefix, whole[whole < short])
 
 
+@settings(deadline=None)
 @given(st.floats(0.2, 4), seeds)
 def test_gamma_gaps_have_the_asked_rate_and_coefficient_of_variation(cv, seed):
     arrival = Arrival(kind=ArrivalKind.GAMMA, cv=cv)
@@ -95,6 +98,7 @@ def test_a_trace_that_is_too_short_is_repeated(tmp_path):
     assert offsets == pytest.approx([0, 2 / 3, 2, 3, 3 + 2 / 3, 5])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=50), rates)
 def test_a_repeated_trace_keeps_the_rate_and_the_prefix_property(tmp_path_factory, times, qps):
     times = sorted(round(time, 3) for time in times)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core.errors import InputRefused
@@ -24,6 +24,7 @@ def tensor(name="IN", datatype="FP32", shape=(2, 3), **more) -> TensorSpec:
 
 
 # --------------------------------------------------------------------------------------- random
+@settings(deadline=None)
 @given(st.sampled_from(sorted(NUMPY_DTYPES)), st.integers(0, 99))
 def test_random_inputs_have_the_shape_and_dtype_of_the_model(datatype, seed):
     samples = build_samples(model(tensor(datatype=datatype)), InputSpec(count=3), seed=seed)
