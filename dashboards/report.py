@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from autotune.core.explain import shown
 from autotune.core.measurement import METRICS
+from autotune.core.plain import finite
 from autotune.core.records import StudyRecord
 from autotune.core.sla import Sla
 from autotune.core.study import Objective
@@ -64,22 +64,13 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "config": config_text,
         "diff": _diff(default_config_text, config_text),
         "measured": _how_measured(cast, workload, sla, objectives),
-        "environment": list(_flat(study.environment or {})),
+        "environment": list(_environment(study)),
         "created": _moment(study.created_at),
         "label": label,
     }
-    page["figures"] = _finite(_figures(found, cast, page["scatter"], sla, told))
-    page["choices"] = _finite(draw.scatter_values(page["scatter"]))
+    page["figures"] = finite(_figures(found, cast, page["scatter"], sla, told))
+    page["choices"] = finite(draw.scatter_values(page["scatter"]))
     return str(_template().render(page, plotly_js=_plotly_js()))
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: nothing is drawn in their place."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @cache
@@ -389,6 +380,11 @@ def _generator(cast: _Cast) -> list[tuple[str, str]]:
     known = ", ".join(f"p{p:g} {lag[p]:.1f} ms" for p in (50.0, 99.0) if p in lag)
     sent = f"{load.sent} of {load.scheduled} requests sent"
     return [("generator", f"{sent}; sent late by {known}; {load.generator_cpu:.0%} of one core")]
+
+
+def _environment(study: StudyRecord) -> Iterator[tuple[str, str]]:
+    """Without the warnings, which stand on top of the page."""
+    return _flat({k: v for k, v in (study.environment or {}).items() if k != "warnings"})
 
 
 def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

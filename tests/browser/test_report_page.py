@@ -1,0 +1,127 @@
+"""The report in a real browser, opened from a file. Skipped where there is no Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.core.study import Objective
+from autotune.core.workload import Workload
+from dashboards import render_report
+from tests.realistic import SLA, a_record, a_study_of_trials
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--virtual-time-budget=6000",
+]
+
+_DRIVER = """<script>
+const broken = [];
+addEventListener("error", (event) => broken.push(event.message));
+addEventListener("securitypolicyviolation", (event) => broken.push(event.violatedDirective));
+setTimeout(() => {
+  const result = {};
+  const act = () => { %s };
+  try { act(); } catch (error) { broken.push(String(error)); }
+  document.body.innerHTML = "";
+  document.body.append(Object.assign(document.createElement("output"),
+    {id: "told", textContent: JSON.stringify({...result, broken})}));
+}, 3000);
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def report() -> str:
+    trials = a_study_of_trials()
+    return render_report(
+        study=a_record(trials),
+        trials=trials,
+        decision={"pick": 5, "rule": "cheapest", "front": [1, 5], "reasons": ["a", "b"]},
+        objectives=[Objective.of("saturation_qps"), Objective.of("p95_ms")],
+        sla=SLA,
+        workload=Workload(target_qps=66.0),
+        config_text="name: 'ocr'\n" + "x" * 500,
+        default_config_text="name: 'other'\n",
+        warnings=["w" * 400],
+    )
+
+
+def _told(report: str, folder: Path, script: str, *, width: int = 1280) -> dict[str, Any]:
+    """Runs ``script`` in the opened report; what it puts into ``result``."""
+    page = folder / "report.html"
+    page.write_text(report.replace("</body>", _DRIVER % script), encoding="utf-8")
+    command = [str(CHROMIUM), *_FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    command += [f"--window-size={width},900", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'<output id="told">(.*?)</output>', done.stdout, re.DOTALL)
+    assert found is not None
+    told: dict[str, Any] = json.loads(unescape(found[1]))
+    assert told.pop("broken") == []
+    return told
+
+
+def test_every_figure_is_drawn_and_nothing_is_fetched(report: str, tmp_path: Path) -> None:
+    script = """
+      const plots = [...document.querySelectorAll(".plot")];
+      result.drawn = plots.map((plot) => plot.querySelectorAll("svg").length > 0);
+      result.fetched = performance.getEntriesByType("resource").map((entry) => entry.name);"""
+    assert _told(report, tmp_path, script) == {"drawn": [True] * 5, "fetched": []}
+
+
+def test_other_axes_move_the_points_the_front_and_the_limit(report: str, tmp_path: Path) -> None:
+    script = """
+      const plot = document.getElementById("plot-scatter"), up = document.getElementById("axis-y");
+      const state = () => [plot.layout.yaxis.title.text, plot.layout.shapes.length,
+                           plot.data[1].y[0] !== null, plot.data[0].x.length > 0];
+      result.before = state();
+      up.value = "memory_mb";
+      up.dispatchEvent(new Event("change"));
+      result.after = state();"""
+    told = _told(report, tmp_path, script)
+    assert told["before"] == ["p95 latency (ms)", 1, True, True]
+    assert told["after"] == ["memory (MB)", 0, True, True]
+
+
+def test_the_table_sorts_by_a_column_both_ways_with_unknowns_last(
+    report: str, tmp_path: Path
+) -> None:
+    script = """
+      const table = document.querySelector("table.sortable");
+      const heads = [...table.tHead.rows[0].cells];
+      const head = heads.find((cell) => cell.textContent.trim() === "p95 latency");
+      const cells = () => [...table.tBodies[0].rows].map((row) => row.cells[head.cellIndex]);
+      const column = () => cells().map((cell) => cell.dataset.sort);
+      for (const way of ["ascending", "descending"]) {
+        head.querySelector("button").click();
+        result[way] = [head.getAttribute("aria-sort"), column()];
+      }"""
+    told = _told(report, tmp_path, script)
+    for way, descending in (("ascending", False), ("descending", True)):
+        said, column = told[way]
+        known = [float(value) for value in column if value]
+        assert said == way
+        assert known == sorted(known, reverse=descending)
+        assert column[len(known) :] == ["", ""]
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+def test_the_page_never_scrolls_sideways(report: str, tmp_path: Path, width: int) -> None:
+    script = "result.spare = innerWidth - document.documentElement.scrollWidth;"
+    assert _told(report, tmp_path, script, width=width)["spare"] >= 0
