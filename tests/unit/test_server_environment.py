@@ -20,7 +20,6 @@ def python(minor: int, name: str = "own", *, prefix: Path = Path("/nowhere")) ->
         version=(3, minor, 1),
         base_prefix=prefix,
         libdir=None,
-        soname="",
     )
 
 

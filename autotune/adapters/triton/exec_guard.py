@@ -65,7 +65,7 @@ def main(order: dict[str, Any]) -> int:
         child.terminate()
         deadline = time.monotonic() + order["grace_s"]
         _wait(child, lambda: asked.now or time.monotonic() > deadline)
-    _kill_descendants()
+    _kill_descendants(child)
     status = child.wait()
     _clean(order)
     return status if status >= 0 else 128 - status
@@ -86,14 +86,15 @@ def _wait(child: subprocess.Popen[bytes], enough: Callable[[], bool]) -> None:
         time.sleep(_POLL_S)
 
 
-def _kill_descendants() -> None:
+def _kill_descendants(child: subprocess.Popen[bytes]) -> None:
     """Until there is none: one that is killed hands its own children up to this process."""
     while descendants := psutil.Process().children(recursive=True):
         for process in descendants:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        if not psutil.wait_procs(descendants, timeout=5)[0]:
-            return
+        child.wait()  # first: psutil would take its exit status away
+        if psutil.wait_procs(descendants, timeout=5)[1]:
+            return  # one is stuck in the kernel; its pending SIGKILL is all that can be done
 
 
 def _clean(order: dict[str, Any]) -> None:

@@ -23,19 +23,18 @@ _TIMEOUT_S = 30
 _PROBE = """
 import json, sys, sysconfig
 v = sysconfig.get_config_var
-print(json.dumps([list(sys.version_info[:3]), sys.base_prefix, v("LIBDIR"), v("INSTSONAME")]))
+print(json.dumps([list(sys.version_info[:3]), sys.base_prefix, v("LIBDIR")]))
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """A CPython; ``libdir`` and ``soname`` are what its build says of its shared library."""
+    """A CPython; ``libdir`` is where its build says that its shared library is."""
 
     path: Path
     version: tuple[int, int, int]
     base_prefix: Path
     libdir: Path | None
-    soname: str
 
     @property
     def minor(self) -> tuple[int, int]:
@@ -53,7 +52,7 @@ def probe(path: Path) -> Interpreter | None:
         answer = subprocess.run(
             [str(path), "-I", "-c", _PROBE], capture_output=True, timeout=_TIMEOUT_S, check=True
         )
-        version, prefix, libdir, soname = json.loads(answer.stdout)
+        version, prefix, libdir = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     return Interpreter(
@@ -61,7 +60,6 @@ def probe(path: Path) -> Interpreter | None:
         version=(version[0], version[1], version[2]),
         base_prefix=Path(prefix),
         libdir=Path(libdir) if libdir else None,
-        soname=soname or "",
     )
 
 
