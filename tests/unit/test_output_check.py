@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,14 @@ def test_another_model_s_outputs_are_told_apart_by_name(linear: Path):
 def test_a_server_that_is_not_there_is_the_server_s_failure():
     with pytest.raises(ServerFailed, match="does not answer"):
         HttpInfer(ENDPOINT, interface())(samples(1), at_once=1)
+
+
+def test_a_server_that_hangs_is_the_server_s_failure():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        endpoint = Endpoint(http=f"{host}:{port}", grpc="")
+        with pytest.raises(ServerFailed, match=r"does not answer"):
+            HttpInfer(endpoint, interface(), timeout_s=0.3)(samples(3), at_once=3)
 
 
 # -------------------------------------------------------------------------- without a reference

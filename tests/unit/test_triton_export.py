@@ -331,21 +331,34 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ]
 """
 
 
-def test_a_model_that_a_runner_stood_in_for_is_exported_in_its_own_form(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("parameters", "threads"),
+    [
+        ({"parameters.intra_op_threads": 2}, "2"),
+        ({"parameters.intra_op_thread_count": 3}, "3"),
+        ({"parameters.intra_op_threads": None}, "7"),
+        ({"parameters.execution_provider": "CPUExecutionProvider"}, "7"),
+    ],
+)
+def test_a_model_that_a_runner_stood_in_for_is_exported_in_its_own_form(
+    tmp_path: Path, parameters: dict[str, Any], threads: str
+):
+    own = " parameters {{ key: 'intra_op_thread_count' value: {{ string_value: '{}' }} }}"
     source = tmp_path / "models" / "m"
     (source / "1").mkdir(parents=True)
     onnx_models.linear(source / "1" / "model.onnx")
-    (source / "config.pbtxt").write_text("platform: 'onnxruntime_onnx' max_batch_size: 4" + IO)
+    (source / "config.pbtxt").write_text(
+        "platform: 'onnxruntime_onnx' max_batch_size: 4" + own.format(7) + IO
+    )
     native = from_repository(tmp_path / "models", "m", tmp_path / "work")
     model = adapt_for_embedded(native, tmp_path / "work")
     served: list[Any] = []
     one = exporter(model, tmp_path, served)
-    pick = Candidate({**PICK.values, "parameters.intra_op_threads": 2})
+    pick = Candidate({**PICK.values, **parameters})
     config = read(one.write(pick, tmp_path / "out", "s", []))
     assert config == parse(
         "name: 'm' platform: 'onnxruntime_onnx' max_batch_size: 8 instance_group { count: 2 }"
-        "dynamic_batching { max_queue_delay_microseconds: 100 }"
-        "parameters { key: 'intra_op_thread_count' value: { string_value: '2' } }" + IO,
+        "dynamic_batching { max_queue_delay_microseconds: 100 }" + own.format(threads) + IO,
         "expected",
     )
     assert [e.name for e in (tmp_path / "out" / "m" / "1").iterdir()] == ["model.onnx"]
@@ -355,4 +368,4 @@ def test_a_model_that_a_runner_stood_in_for_is_exported_in_its_own_form(tmp_path
     through_runner = read(repository / name / "config.pbtxt")
     assert through_runner.backend == "python"
     assert through_runner.max_batch_size == 8
-    assert through_runner.parameters["intra_op_threads"].string_value == "2"
+    assert through_runner.parameters["intra_op_thread_count"].string_value == threads

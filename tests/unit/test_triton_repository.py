@@ -319,8 +319,9 @@ def test_a_native_onnx_model_is_served_through_the_runner_with_its_own_settings(
     assert adapted.runner
     assert adapted.config.backend == "python"
     assert (adapted.config.platform, adapted.config.default_model_filename) == ("", "")
-    assert adapted.config.parameters["intra_op_threads"].string_value == "2"
-    assert "intra_op_thread_count" not in adapted.config.parameters
+    assert adapted.config.parameters["intra_op_thread_count"].string_value == "2"
+    # Where the user's is silent, what the ONNX Runtime backend then does.
+    assert adapted.config.parameters["inter_op_thread_count"].string_value == "0"
     assert adapted.config.dynamic_batching.preserve_ordering
     assert adapted.config.instance_group[0].count == 2  # the ONNX Runtime backend's default
     assert (adapted.source / "labels.txt").read_text() == "cat"

@@ -16,7 +16,12 @@ from typing import Any, TypeAlias
 
 import psutil
 
-from autotune.adapters.triton.config import RUNNER_PARAMETERS, render, with_candidate
+from autotune.adapters.triton.config import (
+    RUNNER_PARAMETERS,
+    ModelConfig,
+    render,
+    with_candidate,
+)
 from autotune.adapters.triton.repository import (
     CONFIG_FILE,
     ServedModel,
@@ -61,16 +66,9 @@ class RepositoryExporter:
 
     def preflight(self, out: Path, study: str) -> None:
         """InputRefused unless ``out`` can be written and is new, empty, or this study's export."""
-        out = out.absolute()
         if out.resolve().is_relative_to(self._exported.source.resolve()):
             raise InputRefused("the output path lies inside the model", value=str(out))
-        _recover(out)
-        if out.exists():
-            if not out.is_dir():
-                raise InputRefused("the output path is a file, not a directory", value=str(out))
-            _refuse_foreign(out, study)
-            _probe(out)
-        _probe(_nearest_directory(out.parent))
+        refuse_unwritable(out, study)
 
     def write(
         self, candidate: Candidate, out: Path, study: str, files: Sequence[ExportFile]
@@ -83,7 +81,7 @@ class RepositoryExporter:
         names = [self._exported.name, *composing_models(self._exported)]
         files = [*files, *_own_provenance(files, study)]
         _require_plain_files(files, names)
-        config = with_candidate(self._exported.config, self._own_words(candidate))
+        config = exported_config(self._model, candidate)
         with _writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             with _beside(out) as fresh:
@@ -121,21 +119,35 @@ class RepositoryExporter:
             out = adapt_for_embedded(exported, self._workdir / "exported").repository
         return self._strict_server_factory(out, name)
 
-    def _own_words(self, candidate: Candidate) -> Candidate:
-        """The candidate in the words of the exported model's backend."""
-        if self._model.native is None:
-            return candidate
-        renamed = {BACKEND_PREFIX + a: BACKEND_PREFIX + b for a, b in RUNNER_PARAMETERS.items()}
-        return Candidate(
-            {
-                renamed.get(target, target): value
-                for target, value in candidate.values.items()
-                if target not in _RUNNER_ONLY
-            }
-        )
+
+def exported_config(model: ServedModel, candidate: Candidate) -> ModelConfig:
+    """The configuration that is exported: of the user's own model where a runner stands in for it,
+    with the runner's parameters in the words of the user's backend.
+    """
+    if model.native is None:
+        return with_candidate(model.config, candidate)
+    words = dict(candidate.values)
+    for ours, native in RUNNER_PARAMETERS.items():
+        value = words.pop(BACKEND_PREFIX + ours, None)
+        if value is not None:  # unset, the runner goes by the native name itself
+            words[BACKEND_PREFIX + native] = value
+    kept = {target: value for target, value in words.items() if target not in _RUNNER_ONLY}
+    return with_candidate(model.native.config, Candidate(kept))
 
 
 # -------------------------------------------------------------------------------------- refusals
+def refuse_unwritable(out: Path, study: str) -> None:
+    """InputRefused unless ``out`` can be written and is new, empty, or an export of ``study``."""
+    out = out.absolute()
+    _recover(out)
+    if out.exists():
+        if not out.is_dir():
+            raise InputRefused("the output path is a file, not a directory", value=str(out))
+        _refuse_foreign(out, study)
+        _probe(out)
+    _probe(_nearest_directory(out.parent))
+
+
 def _refuse_foreign(out: Path, study: str) -> None:
     if not any(out.iterdir()):
         return

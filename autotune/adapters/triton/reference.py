@@ -24,7 +24,6 @@ from autotune.core.model_interface import (
 from autotune.core.study import Tolerance
 
 SAMPLES = 8
-TIMEOUT_S = 60.0
 
 
 class Infer(Protocol):
@@ -50,14 +49,15 @@ class HttpInfer:
 
     endpoint: Endpoint
     model: ModelInterface
+    timeout_s: float = 60.0
 
     def __call__(self, samples: Sequence[Sample], *, at_once: int) -> list[Outputs]:
         try:
             with triton_http.InferenceServerClient(
                 self.endpoint.http,
                 concurrency=at_once,
-                connection_timeout=TIMEOUT_S,
-                network_timeout=TIMEOUT_S,
+                connection_timeout=self.timeout_s,
+                network_timeout=self.timeout_s,
             ) as client:
                 answers: list[Outputs] = []
                 for start in range(0, len(samples), at_once):
@@ -66,24 +66,23 @@ class HttpInfer:
                         client.async_infer(self.model.name, _request(self.model, sample))
                         for sample in batch
                     ]
-                    answers += [self._read(each.get_result(timeout=TIMEOUT_S)) for each in pending]
+                    answers += [self._read(each.get_result()) for each in pending]
                 return answers
         except InferenceServerException as error:
-            raise _refused(error) from error
+            raise self._refused(error) from error
         except OSError as error:
             raise ServerFailed(f"the server does not answer: {error}") from error
 
+    def _refused(self, error: InferenceServerException) -> OutputsDiffer | ServerFailed:
+        if "timed out" in str(error) or "Timeout" in str(error):
+            return ServerFailed(f"the server does not answer within {self.timeout_s:g} s: {error}")
+        return OutputsDiffer(
+            f"the server answers an error to a valid request: {error.message()}",
+            next_step="The server's own log says more.",
+        )
+
     def _read(self, result: Any) -> Outputs:
         return {spec.name: _read_output(result, spec) for spec in self.model.outputs}
-
-
-def _refused(error: InferenceServerException) -> OutputsDiffer | ServerFailed:
-    if "imeout" in str(error) or "imed out" in str(error):
-        return ServerFailed(f"the server does not answer within {TIMEOUT_S:g} s: {error}")
-    return OutputsDiffer(
-        f"the server answers an error to a valid request: {error.message()}",
-        next_step="The server's own log says more.",
-    )
 
 
 def _request(model: ModelInterface, sample: Sample) -> list[triton_http.InferInput]:

@@ -52,8 +52,9 @@ _PLATFORMS = {
     "tensorflow_savedmodel": "tensorflow",
     "tensorflow_graphdef": "tensorflow",
 }
-_NATIVE_DEFAULTS = {"intra_op_threads": "0", "inter_op_threads": "0"}
-"""What the ONNX Runtime backend does where a configuration is silent: 0 takes every core."""
+_NATIVE_THREADS = "0"
+"""What the ONNX Runtime backend does where a configuration is silent: it takes every core. (Our
+runner, which goes by the same parameters, would take one.)"""
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git", ".ipynb_checkpoints")
 
@@ -345,6 +346,26 @@ def from_onnx(
     )
 
 
+def from_configuration(config: ModelConfig, name: str, workdir: Path) -> ServedModel:
+    """A model of which only the configuration is at hand: one that a remote server has loaded.
+
+    Its export is the config.pbtxt alone; the model's files are the remote server's own.
+    """
+    _require_plain_name(name)
+
+    def fill(target: Path) -> None:
+        (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
+
+    source = _build(workdir, name, fill)
+    return ServedModel(
+        name=name,
+        repository=workdir,
+        config=config,
+        digest=_digest(source, config),
+        source=source,
+    )
+
+
 def adapt_for_embedded(
     model: ServedModel, workdir: Path, runner_source: Path = RUNNER
 ) -> ServedModel:
@@ -371,11 +392,9 @@ def adapt_for_embedded(
         config.ClearField(field)
     if not config.instance_group:
         config.instance_group.add(count=instance_count(model.config))
-    for ours, native in RUNNER_PARAMETERS.items():
-        config.parameters[ours].string_value = _NATIVE_DEFAULTS[ours]
-        if native in config.parameters:
-            config.parameters[ours].string_value = config.parameters[native].string_value
-            del config.parameters[native]
+    for native in RUNNER_PARAMETERS.values():
+        if native not in config.parameters:
+            config.parameters[native].string_value = _NATIVE_THREADS
     versions = _versions(model.source, model.config)
 
     def fill(target: Path) -> None:
