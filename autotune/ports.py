@@ -116,13 +116,15 @@ class Saturate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """One load phase: ``warmup_s`` whose requests are not counted, then a window of
-    ``measure_s``; an open loop goes on sending until the window's last request is answered."""
+    ``measure_s``; an open loop goes on sending for up to ``tail_s``, until the window's last
+    request is answered, so that it does not end on an emptying server."""
 
     mode: OpenLoop | Saturate
     warmup_s: float
     measure_s: float
     timeout_s: float
     max_in_flight: int
+    tail_s: float = 1.0
 
 
 class WindowObserver(Protocol):
@@ -178,7 +180,9 @@ class Exporter(Protocol):
     def preflight(self, out: Path, study: str) -> None:
         """InputRefused if ``out`` cannot be written or holds another study's export."""
 
-    def write(self, candidate: Candidate, out: Path, study: str, files: Sequence[ExportFile]) -> Path:
+    def write(
+        self, candidate: Candidate, out: Path, study: str, files: Sequence[ExportFile]
+    ) -> Path:
         """Write the repository with the candidate's configuration, all or nothing, replacing an
         older export of the same study; returns the config.pbtxt's path."""
 
@@ -211,7 +215,9 @@ class TrialStore(Protocol):
 
     def add_measurement(self, study_id: int, number: int, measurement: Measurement) -> None: ...
 
-    def end_trial(self, study_id: int, number: int, state: TrialState, reason: str = "") -> None: ...
+    def end_trial(
+        self, study_id: int, number: int, state: TrialState, reason: str = ""
+    ) -> None: ...
 
     def trials(self, study_id: int, *, samples: bool = False) -> Sequence[Trial]:
         """In order of their numbers; raw request samples only where ``samples`` asks for them."""
@@ -227,8 +233,12 @@ class TrialStore(Protocol):
 # ----------------------------------------------------------------------------------- progress
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One step of a study, for showing. ``stage`` is a short word (prepare, check, trial, confirm,
-    export, done); ``trial`` counts from 1 of ``of``; ``fraction`` of the whole, 0 to 1."""
+    """One step of a study, for showing.
+
+    ``stage`` is a short word (prepare, check, trial, confirm, export, done). ``trial`` counts from
+    1 of ``of``; ``candidate`` is the one being measured, ``finished`` the trial that has just
+    ended. ``best`` says in a few words what would be picked now.
+    """
 
     stage: str
     text: str
@@ -236,6 +246,7 @@ class Progress:
     of: int | None = None
     best: str = ""
     seconds_left: float | None = None
+    candidate: Candidate | None = None
     finished: Trial | None = None
 
 
@@ -248,6 +259,8 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
     def now(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
 
 
 class StudyReader(Protocol):

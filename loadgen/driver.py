@@ -25,7 +25,6 @@ from loadgen.bodies import build_bodies, save_bodies
 from loadgen.results import RawRun, summarise
 
 _ROOT = Path(__file__).resolve().parent.parent
-_TAIL_S = 1.0
 _LOG_LINES = 15
 
 
@@ -97,7 +96,7 @@ class LocustDriver:
         ):
             worker.wait_until(start + after_s)
             callback()
-        longest_s = plan.warmup_s + plan.measure_s + plan.timeout_s + _TAIL_S
+        longest_s = plan.warmup_s + plan.measure_s + plan.timeout_s
         done = worker.expect("done", start + longest_s + self._grace_s)
         result = Path(command["result"])
         recorded = _read(result, done)
@@ -126,7 +125,7 @@ class LocustDriver:
             plan.mode.arrival,
             qps=plan.mode.qps,
             seed=plan.mode.seed,
-            duration_s=plan.warmup_s + plan.measure_s + plan.timeout_s + _TAIL_S,
+            duration_s=plan.warmup_s + plan.measure_s + plan.tail_s,
         )
         path = self._path / "schedule.npy"
         np.save(path, offsets)

@@ -54,6 +54,9 @@ class FakeClock:
     def now(self) -> float:
         return 1_700_000_000 + self.seconds
 
+    def sleep(self, seconds: float) -> None:
+        self.pass_(seconds)
+
     def pass_(self, seconds: float) -> None:
         self.seconds += seconds
 
@@ -69,6 +72,7 @@ class FakeServer:
     applied: list[Candidate] = field(default_factory=list)
     running: bool = False
     starts: int = 0
+    served: int = 0
 
     def start(self) -> None:
         self.running = True
@@ -108,12 +112,14 @@ class FakeServer:
     def mark(self) -> StatisticsMark:
         if not self.running:
             raise ServerFailed("the server is gone")
-        return object()
+        return self.served
 
     def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
+        assert isinstance(start, int)
+        assert isinstance(end, int)
         return ServerWindow(
-            requests=100,
-            executions=50,
+            requests=end - start,
+            executions=end - start,
             failures=0,
             queue_ms=1.0,
             compute_input_ms=0.1,
@@ -181,6 +187,7 @@ class FakeLoad:
         self.before(self.server)
         window.opened()
         self.server.clock.pass_(plan.warmup_s + plan.measure_s)
+        self.server.served += 100
         if self.server.applied[-1].key in self.server.dies_under:
             self.server.running = False
         window.closed()

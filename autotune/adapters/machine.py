@@ -70,3 +70,6 @@ class SystemClock:
 
     def now(self) -> float:
         return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

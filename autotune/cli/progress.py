@@ -11,35 +11,44 @@ from rich.text import Text
 
 from autotune.cli.console import Console
 from autotune.cli.words import candidate_words, duration, trial_words
+from autotune.core.sla import Sla, judge
 from autotune.ports import Progress, ProgressListener
 
 
 @contextmanager
-def listener(*, quiet: bool) -> Iterator[ProgressListener]:
+def listener(sla: Sla, *, quiet: bool) -> Iterator[ProgressListener]:
     """A listener for the time of one study."""
     if quiet:
         yield lambda _: None
     elif Console.err.is_terminal:
-        with _live_line() as live:
+        with _live_line(sla) as live:
             yield live
     else:
-        yield _plain_line
+        yield lambda step: _plain_line(step, sla)
 
 
-def _plain_line(step: Progress) -> None:
-    Console.note(
-        "  ".join(filter(None, (_position(step), step.stage, _text(step), _outlook(step))))
-    )
+def _plain_line(step: Progress, sla: Sla) -> None:
+    words = [f"{step.stage:<8}", _position(step)]
+    if step.candidate is None:
+        words.append(step.text)
+    elif step.finished is None:
+        words.append(f"{candidate_words(step.candidate)}: {step.text}")
+    else:
+        words.append(f"{candidate_words(step.candidate)}: {trial_words(step.finished, sla)}")
+    if step.finished is not None or step.trial is None:
+        Console.note(" ".join(filter(None, words)))
+    else:
+        Console.note(" ".join(filter(None, [*words, f"({_outlook(step)})"])))
 
 
 @contextmanager
-def _live_line() -> Iterator[ProgressListener]:
+def _live_line(sla: Sla) -> Iterator[ProgressListener]:
     bar = RichProgress(
         SpinnerColumn(),
         TextColumn("{task.fields[stage]:<8}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=20),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         console=Console.err,
         transient=True,
     )
@@ -48,45 +57,42 @@ def _live_line() -> Iterator[ProgressListener]:
 
         def show(step: Progress) -> None:
             if step.finished is not None:
-                bar.console.print(_finished(step), soft_wrap=True)
+                bar.console.print(_finished(step, sla), soft_wrap=True)
             elif step.stage in {"check", "done"}:
                 bar.console.print(Text(f"{step.stage:<8} {step.text}", style="dim"), soft_wrap=True)
-            done = (step.trial or 0) - (0 if step.finished else 1)
-            known = step.stage == "trial" and step.of is not None
-            words = "  ".join(filter(None, (_position(step), _outlook(step))))
+            counted = step.trial is not None and step.of is not None
+            done = (step.trial or 1) - (0 if step.finished else 1)
             bar.update(
                 task,
                 stage=step.stage,
-                description=words or step.text,
-                total=(step.of or 0) + 1 if known else None,
-                completed=max(done, 0) if known else None,
+                description=" ".join(filter(None, (_position(step), _outlook(step) or step.text))),
+                total=(step.of or 0) + 1 if counted else None,
+                completed=done if counted else 0,
             )
 
         yield show
 
 
 def _position(step: Progress) -> str:
-    return f"[{step.trial}/{step.of}]" if step.trial is not None else ""
+    return f"{step.trial}/{step.of}" if step.trial is not None else ""
 
 
 def _outlook(step: Progress) -> str:
-    parts = [f"best: {step.best}"] if step.best else []
-    if step.seconds_left is not None and step.stage == "trial":
-        parts.append(f"{duration(step.seconds_left)} left")
-    return " · ".join(parts)
+    if step.trial is None:
+        return ""
+    parts = [f"best so far: {step.best}"] if step.best else []
+    if step.seconds_left is not None:
+        parts.append(f"about {duration(step.seconds_left)} left")
+    return ", ".join(parts)
 
 
-def _text(step: Progress) -> str:
-    if step.finished is None:
-        return step.text
-    return f"{trial_words(step.finished)} {step.text}"
-
-
-def _finished(step: Progress) -> Text:
+def _finished(step: Progress, sla: Sla) -> Text:
     trial = step.finished
     assert trial is not None
+    measured = trial.measurement
+    meets = measured is not None and judge(measured, sla).meets
     return Text.assemble(
-        (f"{_position(step):>8} ", "dim"),
-        f"{candidate_words(trial.candidate)}: {trial_words(trial)} ",
-        (step.text, "green" if "meets" in step.text else "yellow"),
+        (f"{_position(step):>6}  ", "dim"),
+        f"{candidate_words(trial.candidate)}: ",
+        (trial_words(trial, sla), "green" if meets else "yellow"),
     )

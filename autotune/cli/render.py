@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -15,6 +15,7 @@ from autotune.cli.console import Console
 from autotune.cli.words import candidate_words, duration, number, share
 from autotune.core.decision import Decision
 from autotune.core.measurement import METRICS, Measurement
+from autotune.core.plain import finite
 from autotune.core.records import StudyRecord
 from autotune.core.sla import Outcome, Sla, Verdict, judge
 from autotune.core.study import Study
@@ -36,18 +37,21 @@ def print_answer(answer: Answer) -> None:
         model = answer.exported_to / answer.study.model.name
         for path in (model / "config.pbtxt", *_beside(answer)):
             Console.plain(f"  {path}")
+    if answer.search_log is not None and answer.search_log.exists():
+        Console.plain("")
+        Console.plain(f"The search:  optuna-dashboard sqlite:///{answer.search_log}")
     measured = sum(trial.measurement is not None for trial in answer.trials)
     Console.plain("")
+    under_load = answer.load_s / answer.wall_s
     Console.plain(
-        f"{measured} candidates measured in {duration(answer.wall_s)}, {answer.load_s / answer.wall_s:.0%}"
-        f" of it under load; {answer.stopped_because}."
+        f"{measured} candidates measured in {duration(answer.wall_s)}, {under_load:.0%} of it under"
+        f" load; {answer.stopped_because}."
     )
 
 
-def _beside(answer: Answer) -> list[Any]:
+def _beside(answer: Answer) -> list[Path]:
     assert answer.exported_to is not None
-    names = ("report.html", "provenance.json", "optuna.db")
-    return [answer.exported_to / name for name in names if (answer.exported_to / name).exists()]
+    return [answer.exported_to / name for name in ("report.html", "provenance.json")]
 
 
 def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -> None:
@@ -74,7 +78,7 @@ def trials_table(trials: Iterable[Trial], sla: Sla, decision: Decision | None) -
     table = Table(box=None, pad_edge=False, header_style="dim", collapse_padding=True)
     table.add_column("trial", justify="right")
     table.add_column("configuration", overflow="fold", min_width=20)
-    for name in (latency.replace("_ms", " ms"), "saturates", "utilized", "inst.", "memory"):
+    for name in (latency.replace("_ms", " ms"), "saturates", "utilized", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     pick = None if decision is None else decision.pick
@@ -89,14 +93,13 @@ def _row(trial: Trial, sla: Sla, latency: str) -> list[str | Text]:
     name = candidate_words(trial.candidate) + (" (in service)" if trial.number == 0 else "")
     measurement = trial.measurement
     if measurement is None:
-        empty = ["–"] * 5
+        empty = ["–"] * 4
         return [name, *empty, Text(_state(trial), style="red")]
     return [
         name,
         number(measurement.metric(latency)),
         number(measurement.saturation_qps, unit="/s"),
         share(measurement.telemetry.utilization),
-        str(measurement.instances),
         number(measurement.telemetry.memory_mb, 0, " MB"),
         _verdict(trial, measurement, sla),
     ]
@@ -224,14 +227,3 @@ def _measurement_json(measurement: Measurement, sla: Sla) -> dict[str, Any]:
         "memory_source": measurement.telemetry.memory_source,
         "metrics": finite({name: measurement.metric(name) for name in METRICS}),
     }
-
-
-def finite(value: Any) -> Any:
-    """The same data with what JSON cannot say (infinity, not-a-number) as null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value

@@ -27,7 +27,7 @@ ONNX_OPTIONS = (
 def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) -> int:
     """Run a study with progress, print its answer, and say by the exit code what it came to."""
     with (
-        listener(quiet=as_json) as listen,
+        listener(study.sla, quiet=as_json) as listen,
         StudySession.open(study, db=db, out=out, resume=resume, listen=listen) as session,
     ):
         for warning in session.warnings:
@@ -120,9 +120,10 @@ def _definition(model: Path, given: dict[str, Any]) -> dict[str, Any]:
         "space": given.get("space", "cpu"),
     }
     budget = {key: given[key] for key in ("trials", "minutes") if key in given}
-    plain = {key: str(given[key]) for key in ("search", "pick") if key in given}
-    seed = {"seed": given["seed"]} if "seed" in given else {}
-    return {**definition, **plain, **seed, **({"budget": budget} if budget else {})}
+    if budget:
+        definition["budget"] = budget
+    definition |= {key: given[key] for key in ("search", "pick", "seed") if key in given}
+    return definition
 
 
 def _shape(text: str) -> tuple[str, list[int]]:

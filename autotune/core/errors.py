@@ -28,7 +28,9 @@ class AutotuneError(Exception):
     def _text(self) -> str:
         text = self.rule
         if self.value is not None:
-            text += f" (got {self.value!r})" if isinstance(self.value, str) else f" (got {self.value})"
+            text += (
+                f" (got {self.value!r})" if isinstance(self.value, str) else f" (got {self.value})"
+            )
         if self.next_step:
             text += f"\n  {self.next_step}"
         return text

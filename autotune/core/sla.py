@@ -32,7 +32,8 @@ class Limit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One term judged: ``margin`` is the share of the limit to spare (negative: by how much it is
-    broken; relative to the limit, or absolute where the limit is 0)."""
+    broken; relative to the limit, and the plain difference for an error rate that is broken or a
+    limit of 0)."""
 
     metric: str
     value: float | None
@@ -152,7 +153,7 @@ def _judge_limit(measurement: Measurement, limit: Limit) -> Finding:
     if value is None:
         reason = f"{limit.metric} is unknown: no request was measured"
         return _finding(limit, None, Outcome.UNDECIDED, None, reason)
-    margin = (limit.limit - value) / limit.limit if limit.limit else -value
+    margin = _margin(limit, value)
     outcome = Outcome.MEETS if value <= limit.limit else Outcome.MISSES
     needed = _samples_needed(limit.metric)
     if outcome is Outcome.MEETS and measurement.load.scheduled < needed:
@@ -164,6 +165,14 @@ def _judge_limit(measurement: Measurement, limit: Limit) -> Finding:
     return _finding(limit, value, outcome, margin, _reason(limit, value, margin, outcome))
 
 
+def _margin(limit: Limit, value: float) -> float:
+    """Relative to the limit; a broken error rate by the plain difference, since a tenth of all
+    requests lost is not a hundred times as bad as a latency that doubles."""
+    if limit.limit == 0 or (limit.metric == "error_rate" and value > limit.limit):
+        return limit.limit - value
+    return (limit.limit - value) / limit.limit
+
+
 def _samples_needed(metric: str) -> int:
     if not (metric.startswith("p") and metric.endswith("_ms")):
         return 1
@@ -171,12 +180,17 @@ def _samples_needed(metric: str) -> int:
 
 
 def _reason(limit: Limit, value: float, margin: float, outcome: Outcome) -> str:
-    unit, digits = (" ms", 1) if limit.metric.endswith("_ms") else ("", 4)
-    shown = f"{limit.metric} {value:.{digits}f}{unit}"
-    bound = f"{limit.limit:g}{unit}"
+    if limit.metric == "error_rate":
+        shown, bound = f"error_rate {value:.2%}", f"{limit.limit:.2%}"
+    else:
+        shown, bound = f"{limit.metric} {value:.1f} ms", f"{limit.limit:g} ms"
     if outcome is Outcome.MEETS:
         return f"{shown} meets {bound} with {max(margin, 0):.0%} to spare"
-    return f"{shown} breaks {bound} by {-margin:.0%}" if limit.limit else f"{shown} breaks {bound}"
+    if limit.metric == "error_rate":
+        return f"{shown} breaks {bound}"
+    if value > 2 * limit.limit:
+        return f"{shown} is {value / limit.limit:.3g} times the limit of {bound}"
+    return f"{shown} breaks {bound} by {-margin:.0%}"
 
 
 def _judge_achieved(measurement: Measurement, least: float) -> Finding:

@@ -17,6 +17,12 @@ SATURATED_SHARE = 0.95
 """A server that answers less than this share of what is offered has been saturated."""
 
 
+def saturated(load: LoadResult) -> bool:
+    """Whether the server was offered more than it could take: then the good answers per second of
+    the window are its saturation throughput."""
+    return load.achieved_qps < SATURATED_SHARE * load.offered_qps
+
+
 def why_invalid(load: LoadResult, sla: Sla) -> tuple[str, ...]:
     """The reasons why a load phase says nothing about its candidate; empty if there is none.
 
@@ -25,7 +31,6 @@ def why_invalid(load: LoadResult, sla: Sla) -> tuple[str, ...]:
     """
     if load.scheduled == 0:
         return ("no request was scheduled within the measured window",)
-    saturated = load.achieved_qps < SATURATED_SHARE * load.offered_qps
     allowed_ms = max(LAG_FLOOR_MS, LAG_SHARE * sla.tightest_latency_ms)
     lag_ms = load.send_lag.at(99.0) if load.send_lag is not None else 0.0
     checks = (
@@ -40,7 +45,7 @@ def why_invalid(load: LoadResult, sla: Sla) -> tuple[str, ...]:
             " bottleneck itself",
         ),
         (
-            load.in_flight_cap_hit and not saturated,
+            load.in_flight_cap_hit and not saturated(load),
             f"the cap on open requests was hit ({load.max_in_flight}) though the server kept up:"
             " raise workload.max_in_flight",
         ),

@@ -14,7 +14,8 @@ from autotune.core.trial import Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """``exported_to`` is None where no candidate meets the SLA. ``load_s`` of ``wall_s`` seconds
+    """``exported_to`` is None where no candidate meets the SLA; ``search_log`` is a file that
+    optuna-dashboard opens. ``load_s`` of ``wall_s`` seconds
     were spent under load; ``stopped_because`` says why no further candidate was measured."""
 
     study: Study
@@ -25,4 +26,5 @@ class Answer:
     stopped_because: str
     wall_s: float
     load_s: float
+    search_log: Path | None = None
     warnings: tuple[str, ...] = ()

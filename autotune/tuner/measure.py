@@ -13,7 +13,7 @@ from autotune.core.measurement import (
     TelemetryWindow,
 )
 from autotune.core.study import Study
-from autotune.core.validity import why_invalid
+from autotune.core.validity import saturated, why_invalid
 from autotune.ports import (
     Applied,
     Clock,
@@ -29,6 +29,9 @@ from search_spaces.candidate import MAX_BATCH_SIZE, Candidate
 
 SATURATION_WARMUP_S = 0.5
 """Time for the burst's queue to build up before its completions are counted."""
+DRAIN_POLL_S = 0.5
+DRAIN_LIMIT_S = 60.0
+"""How long a saturated server may take to work off its queue before the next step is taken."""
 
 
 @dataclass(slots=True)
@@ -73,14 +76,14 @@ class Measurer:
         instruments = _Instruments(server, self.telemetry)
         result = self._at_target(server, instruments)
         invalid = why_invalid(result, self.study.sla)
-        wanted = self.study.workload.saturation_s > 0 and not invalid
+        saturation = None if invalid else self._saturation(server, candidate, applied, result)
         return Measurement(
             purpose=purpose,
             started_at=started_at,
             load=result,
             server=instruments.window,
             telemetry=instruments.telemetry_window,
-            saturation_qps=self._saturation(server, candidate, applied) if wanted else None,
+            saturation_qps=saturation,
             instances=applied.instances,
             reload_s=applied.seconds,
             invalid_because=invalid,
@@ -97,12 +100,35 @@ class Measurer:
             measure_s=work.measure_s,
             timeout_s=work.timeout_s,
             max_in_flight=work.max_in_flight,
+            tail_s=min(work.timeout_s, max(1.0, 2 * self.study.sla.tightest_latency_ms / 1000)),
         )
-        return self.load.run(server.endpoint, plan, instruments)
+        result = self.load.run(server.endpoint, plan, instruments)
+        if saturated(result):
+            self._let_drain(server)
+        return result
 
-    def _saturation(self, server: Server, candidate: Candidate, applied: Applied) -> float | None:
-        """Completed per second with more requests open than the server can hold in batches."""
+    def _let_drain(self, server: Server) -> None:
+        """Wait until the server has worked off what the load left behind: requests that timed out
+        at the client are still served, and would be measured with what comes next."""
+        mark = server.mark()
+        for _ in range(round(DRAIN_LIMIT_S / DRAIN_POLL_S)):
+            self.clock.sleep(DRAIN_POLL_S)
+            after = server.mark()
+            done = server.between(mark, after)
+            if done.requests == 0 and done.executions == 0 and done.failures == 0:
+                return
+            mark = after
+
+    def _saturation(
+        self, server: Server, candidate: Candidate, applied: Applied, at_target: LoadResult
+    ) -> float | None:
+        """Completed per second with more requests open than the server can hold in batches. Where
+        the target rate was already more than it can take, that phase has told it."""
         work = self.study.workload
+        if work.saturation_s == 0:
+            return None
+        if saturated(at_target):
+            return at_target.achieved_qps
         plan = LoadPlan(
             mode=Saturate(in_flight=min(enough_in_flight(candidate, applied), work.max_in_flight)),
             warmup_s=SATURATION_WARMUP_S,

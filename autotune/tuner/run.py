@@ -25,6 +25,7 @@ from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.sla import judge
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState
+from autotune.core.validity import saturated
 from autotune.ports import (
     Applied,
     Clock,
@@ -80,6 +81,8 @@ class StudyRunner:
     listen: ProgressListener
     out: Path
     work: Path
+    planned: int
+    search_log: Path | None = None
     warnings: tuple[str, ...] = ()
     _began: float = field(default=0.0, init=False)
     _before_s: float = field(default=0.0, init=False)
@@ -163,13 +166,13 @@ class StudyRunner:
         number = max((trial.number for trial in self._trials), default=-1) + 1
         began = self.clock.monotonic()
         self.store.begin_trial(self.study_id, number, candidate)
-        self._say("trial", str(candidate), trial=number + 1)
+        self._say("trial", "measuring", trial=number + 1, candidate=candidate)
         state, reason = self._measure_trial(number, candidate)
         self.store.end_trial(self.study_id, number, state, reason)
         trial = next(t for t in self.store.trials(self.study_id) if t.number == number)
         self._measured_s.append(self.clock.monotonic() - began)
         self._trials.append(trial)
-        self._say("trial", self._result(trial), trial=number + 1, finished=trial)
+        self._say("trial", str(state), trial=number + 1, candidate=candidate, finished=trial)
         return trial
 
     def _measure_trial(self, number: int, candidate: Candidate) -> tuple[TrialState, str]:
@@ -310,6 +313,7 @@ class StudyRunner:
             wall_s=self.clock.monotonic() - self._began,
             load_s=self._load_s(),
             warnings=self.warnings,
+            search_log=self.search_log,
         )
 
     # -------------------------------------------------------------------------------- progress
@@ -318,7 +322,7 @@ class StudyRunner:
         work = self.study.workload
         since = self.clock.now() - (self.clock.monotonic() - self._began)
         taken = [m for t in self._trials for m in t.measurements if m.started_at >= since]
-        bursts = sum(m.saturation_qps is not None for m in taken)
+        bursts = sum(m.saturation_qps is not None and not saturated(m.load) for m in taken)
         return len(taken) * (work.warmup_s + work.measure_s) + bursts * (
             SATURATION_WARMUP_S + work.saturation_s
         )
@@ -335,18 +339,8 @@ class StudyRunner:
 
     def _left_s(self) -> float:
         budget = self.study.budget
-        trials = max(self._planned() - len(self._trials), 0) + 1
+        trials = max(self.planned - len(self._trials), 0) + 1
         return max(0.0, min(trials * self._one_s(), budget.minutes * 60 - self._spent_s()))
-
-    def _planned(self) -> int:
-        size = self.study.space.size()
-        budget = self.study.budget.trials
-        return budget if size is None else min(budget, size + 1)
-
-    def _result(self, trial: Trial) -> str:
-        if trial.measurement is None:
-            return f"{trial.state}: {trial.reason}"
-        return "; ".join(judge(trial.measurement, self.study.sla).reasons[:1])
 
     def _best(self) -> str:
         if not any(trial.measurement for trial in self._trials):
@@ -358,16 +352,23 @@ class StudyRunner:
         return f"trial {best.number} ({latency} {best.measurement.metric(latency):.1f})"
 
     def _say(
-        self, stage: str, text: str, *, trial: int | None = None, finished: Trial | None = None
+        self,
+        stage: str,
+        text: str,
+        *,
+        trial: int | None = None,
+        candidate: Candidate | None = None,
+        finished: Trial | None = None,
     ) -> None:
         self.listen(
             Progress(
                 stage=stage,
                 text=text,
                 trial=trial,
-                of=self._planned(),
+                of=self.planned,
                 best=self._best(),
                 seconds_left=self._left_s(),
+                candidate=candidate,
                 finished=finished,
             )
         )

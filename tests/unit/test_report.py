@@ -166,7 +166,7 @@ def test_without_a_pick_the_nearest_miss_is_shown(trials: list[Trial]) -> None:
     nearest = min(p95, key=lambda number: p95[number] or math.inf)
     assert "The SLA is not met" in page.text
     assert f"No candidate meets the SLA. The nearest miss is trial {nearest}: p95_ms" in page.text
-    assert "breaks 10 ms by" in page.text
+    assert "times the limit of 10 ms" in page.text
     assert page.figure("scatter")["data"][0]["name"] == "front (none meets the SLA)"
 
 

@@ -85,6 +85,7 @@ class Bench:
             listen=self.steps.append,
             out=self.out,
             work=self.work,
+            planned=3,
         )
 
 
@@ -256,7 +257,7 @@ def test_an_interrupted_study_goes_on_where_it_stopped(bench: Any) -> None:
     count = iter(range(100))
 
     def interrupt(_: FakeServer) -> None:
-        if next(count) == 3:
+        if next(count) == 2:
             raise Interrupted("SIGTERM")
 
     b.load.before = interrupt
@@ -312,3 +313,14 @@ def test_the_environment_is_stored_with_the_servers_identity(bench: Any) -> None
     assert environment["host"] == "here"
     assert environment["triton"] == "fake"
     assert environment["outputs"] == "1 outputs agree"
+
+
+def test_a_saturated_server_tells_its_throughput_without_a_burst_and_is_let_drain(
+    bench: Any,
+) -> None:
+    b = bench([ONE])
+    answer = b.runner().run()
+    measured = answer.trials[0].measurement
+    assert measured is not None
+    assert measured.saturation_qps == measured.load.achieved_qps
+    assert len(b.load.plans) == 1

@@ -60,9 +60,12 @@ class ServerEnvironment:
 
     def variables(self) -> dict[str, str]:
         """Environment variables for the server process, on top of the present ones."""
+        present = os.environ.get("LD_LIBRARY_PATH")
         return {
             "PATH": os.pathsep.join([str(self.bin), os.environ.get("PATH", os.defpath)]),
-            "LD_LIBRARY_PATH": str(self.libraries),
+            "LD_LIBRARY_PATH": os.pathsep.join(
+                [str(self.libraries), *([present] if present else [])]
+            ),
         }
 
 

@@ -1,0 +1,181 @@
+"""What this machine can measure, one check after another; nothing is changed or fetched."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml
+
+from autotune.adapters import machine
+from autotune.adapters.triton import environment, libpython
+from autotune.adapters.triton.interpreter import usable_interpreters
+from autotune.core.errors import AutotuneError
+
+SHM_MB = 64
+"""Every Python-backend instance takes a megabyte or more of /dev/shm."""
+CACHE_MB = 600
+"""The embedded server's environment with its downloads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """``state`` is ok, warning or missing; ``required``: without it the embedded server cannot
+    run here."""
+
+    name: str
+    state: str
+    detail: str
+    next_step: str = ""
+    required: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def checks(cache_dir: Path, work_dir: Path) -> Iterator[Check]:
+    """All checks, in the order to read them."""
+    yield _platform()
+    yield _cores()
+    yield _idle()
+    yield _embedded(cache_dir)
+    yield _shared_memory()
+    yield _disk("cache", cache_dir)
+    yield _disk("scratch", work_dir)
+    yield _loopback()
+    yield _gpu()
+    yield _docker()
+
+
+def _platform() -> Check:
+    name = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    try:
+        environment.refuse_platform(platform.system(), platform.machine(), platform.libc_ver())
+    except AutotuneError as error:
+        return Check(
+            name="platform",
+            state="missing",
+            detail=f"{name}: {error.rule}",
+            next_step=error.next_step,
+            required=True,
+        )
+    return Check(name="platform", state="ok", detail=name, required=True)
+
+
+def _cores() -> Check:
+    count = machine.cores()
+    memory = psutil.virtual_memory().total / 2**30
+    detail = f"{count} cores, {memory:.0f} GiB memory"
+    if count < 2:
+        advice = "the load generator and the server share one core: measure low rates only"
+        return Check(name="cores", state="warning", detail=detail, next_step=advice)
+    return Check(name="cores", state="ok", detail=detail)
+
+
+def _idle() -> Check:
+    busy = psutil.cpu_percent(interval=0.5)
+    detail = f"{busy:.0f}% of the processor is in use by other work"
+    if busy > 20:
+        advice = "what runs beside a study is measured with it: stop it first"
+        return Check(name="idle", state="warning", detail=detail, next_step=advice)
+    return Check(name="idle", state="ok", detail=detail)
+
+
+def _embedded(cache_dir: Path) -> Check:
+    ready = environment.prepared(cache_dir)
+    if ready is not None:
+        return Check(name="embedded Triton", state="ok", detail=f"ready in {ready.root}")
+    try:
+        python = next(usable_interpreters())
+        library = libpython.locate(python)
+    except (AutotuneError, StopIteration) as error:
+        rule = error.rule if isinstance(error, AutotuneError) else "no usable Python was found"
+        step = error.next_step if isinstance(error, AutotuneError) else ""
+        return Check(
+            name="embedded Triton", state="missing", detail=rule, next_step=step, required=True
+        )
+    where = "its shared library will be fetched" if library is None else f"library {library}"
+    return Check(
+        name="embedded Triton",
+        state="ok",
+        detail=f"not prepared yet; Python {python.path}, {where}",
+        next_step="the first study prepares it (about 120 MB of downloads)",
+    )
+
+
+def _shared_memory() -> Check:
+    try:
+        free = shutil.disk_usage("/dev/shm").free / 2**20  # noqa: S108
+    except OSError:
+        return Check(
+            name="shared memory",
+            state="missing",
+            detail="/dev/shm is not mounted; the Python backend needs it",
+            required=True,
+        )
+    detail = f"{free:.0f} MB free in /dev/shm"
+    if free < SHM_MB:
+        advice = "enlarge it (docker: --shm-size=256m); each model instance needs a megabyte"
+        return Check(name="shared memory", state="warning", detail=detail, next_step=advice)
+    return Check(name="shared memory", state="ok", detail=detail)
+
+
+def _disk(name: str, folder: Path) -> Check:
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(there).free / 2**20
+    detail = f"{folder}, {free / 1024:.1f} GiB free"
+    if free < CACHE_MB:
+        return Check(
+            name=name, state="warning", detail=detail, next_step=f"{CACHE_MB} MB are needed"
+        )
+    return Check(name=name, state="ok", detail=detail)
+
+
+def _loopback() -> Check:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+    except OSError as error:
+        return Check(
+            name="loopback",
+            state="missing",
+            detail=f"no port of 127.0.0.1 can be opened: {error}",
+            required=True,
+        )
+    return Check(name="loopback", state="ok", detail=f"free ports are to be had (tried {port})")
+
+
+def _gpu() -> Check:
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Check(
+            name="GPU",
+            state="warning",
+            detail=f"none seen: {error}",
+            next_step="utilization will be the CPU share of the server's processes",
+        )
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)
+        ]
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        return Check(name="GPU", state="ok", detail=f"{', '.join(names)}; driver {driver}")
+    except pynvml.NVMLError as error:
+        return Check(name="GPU", state="warning", detail=f"NVML answers, but not fully: {error}")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _docker() -> Check:
+    found = shutil.which("docker")
+    if found is None:
+        return Check(name="docker", state="warning", detail="not installed: launch docker is out")
+    return Check(name="docker", state="ok", detail=f"client at {found}; the engine was not asked")

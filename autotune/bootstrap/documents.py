@@ -1,0 +1,92 @@
+"""What stands beside an exported model: provenance.json and report.html."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from autotune.adapters.triton.config import render
+from autotune.adapters.triton.export import PROVENANCE, exported_config
+from autotune.adapters.triton.repository import ServedModel
+from autotune.core.measurement import METRICS, Measurement
+from autotune.core.plain import finite
+from autotune.core.records import DecisionRecord, StudyRecord
+from autotune.core.study import Study
+from autotune.core.trial import Trial
+from autotune.ports import ExportFile
+from dashboards.report import render_report
+
+REPORT = "report.html"
+
+
+def documents(
+    study: Study,
+    model: ServedModel,
+    record: StudyRecord,
+    trials: Sequence[Trial],
+    decided: DecisionRecord,
+) -> list[ExportFile]:
+    """Both files for the trial that ``decided`` names as the one exported."""
+    assert decided.pick is not None
+    by_number = {trial.number: trial for trial in trials}
+    native = model.native or model
+    pick = by_number.get(decided.detail.get("pick", decided.pick))
+    report = render_report(
+        study=record,
+        trials=trials,
+        decision=decided.detail,
+        objectives=study.objectives,
+        sla=study.sla,
+        workload=study.workload,
+        config_text=None if pick is None else render(exported_config(model, pick.candidate)),
+        default_config_text=render(native.config),
+        warnings=(record.environment or {}).get("warnings", ()),
+    )
+    provenance = _provenance(study, model, record, by_number[decided.pick], decided)
+    text = json.dumps(provenance, indent=2, default=str, allow_nan=False) + "\n"
+    return [ExportFile(name=PROVENANCE, text=text), ExportFile(name=REPORT, text=report)]
+
+
+def _provenance(
+    study: Study,
+    model: ServedModel,
+    record: StudyRecord,
+    trial: Trial,
+    decided: DecisionRecord,
+) -> Mapping[str, Any]:
+    return {
+        "study": record.name,
+        "study_id": record.id,
+        "definition_digest": record.digest,
+        "trial": trial.number,
+        "candidate": trial.candidate.to_json(),
+        "pick": decided.detail.get("pick"),
+        "rule": decided.rule,
+        "taken_at": decided.taken_at,
+        "reasons": decided.detail.get("reasons"),
+        "measured": _numbers(trial.measurement),
+        "confirmed": _numbers(trial.confirmation),
+        "workload": _jsonable(asdict(study.workload)),
+        "sla": {"latency_ms": dict(study.sla.latency_ms), "error_rate": study.sla.error_rate},
+        "model": {"name": model.name, "sha256": model.digest},
+        "environment": finite(dict(record.environment or {})),
+    }
+
+
+def _numbers(measurement: Measurement | None) -> Mapping[str, Any] | None:
+    if measurement is None:
+        return None
+    return {
+        "started_at": measurement.started_at,
+        "offered_qps": measurement.load.offered_qps,
+        "requests": measurement.load.scheduled,
+        **finite({name: measurement.metric(name) for name in METRICS}),
+        "utilization_source": measurement.telemetry.source,
+        "memory_source": measurement.telemetry.memory_source,
+    }
+
+
+def _jsonable(data: Any) -> Any:
+    return json.loads(json.dumps(data, default=str))

