@@ -49,9 +49,11 @@ class _Instruments:
         self.telemetry.start(self.server.pids(), self.server.endpoint)
 
     def closed(self) -> None:
+        # The statistics first: ending the telemetry takes a while, in which requests go on.
+        end = self.server.mark()
         self.telemetry_window = self.telemetry.stop()
         if self._start is not None:
-            self.window = self.server.between(self._start, self.server.mark())
+            self.window = self.server.between(self._start, end)
 
 
 class _NoInstruments:
