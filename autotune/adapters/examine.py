@@ -92,19 +92,27 @@ def _embedded(cache_dir: Path) -> Check:
     if ready is not None:
         return Check(name="embedded Triton", state="ok", detail=f"ready in {ready.root}")
     try:
-        python = next(usable_interpreters())
-        library = libpython.locate(python)
-    except (AutotuneError, StopIteration) as error:
-        rule = error.rule if isinstance(error, AutotuneError) else "no usable Python was found"
-        step = error.next_step if isinstance(error, AutotuneError) else ""
+        found = list(usable_interpreters())
+    except AutotuneError as error:
         return Check(
-            name="embedded Triton", state="missing", detail=rule, next_step=step, required=True
+            name="embedded Triton",
+            state="missing",
+            detail=error.rule,
+            next_step=error.next_step,
+            required=True,
         )
-    where = "its shared library will be fetched" if library is None else f"library {library}"
+    library = next((path for python in found if (path := libpython.find(python))), None)
+    if library is None:
+        return Check(
+            name="embedded Triton",
+            state="warning",
+            detail=f"not prepared yet; no shared libpython for {found[0].path}",
+            next_step="the first study tries to fetch it; else " + libpython.advice(found[0].minor),
+        )
     return Check(
         name="embedded Triton",
         state="ok",
-        detail=f"not prepared yet; Python {python.path}, {where}",
+        detail=f"not prepared yet; {library} serves its stub",
         next_step="the first study prepares it (about 120 MB of downloads)",
     )
 
@@ -116,7 +124,7 @@ def _shared_memory() -> Check:
         return Check(
             name="shared memory",
             state="missing",
-            detail="/dev/shm is not mounted; the Python backend needs it",
+            detail="it is not mounted; the Python backend needs it",
             required=True,
         )
     detail = f"{free:.0f} MB free in /dev/shm"

@@ -7,39 +7,44 @@ from typing import NoReturn
 
 import click
 
-from autotune.cli import demo, doctor, export, show, studies, tune
 from autotune.cli.console import Console, report_error
 from autotune.cli.exits import ExitCode
+from autotune.cli.lazy import LazyGroup
 from autotune.cli.signals import interruptible
 from autotune.core.errors import AutotuneError, InputRefused
 
 __all__ = ["cli", "main"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="triton-autotune", prog_name="autotune")
-def cli() -> None:
-    r"""Find the Triton configuration that meets your SLA, by measuring it under real load.
+@click.group(
+    cls=LazyGroup,
+    commands_in={
+        "demo": "Tune the bundled OCR model on this machine's CPU.",
+        "tune": "Run a study: from a study file, or straight from an ONNX model.",
+        "studies": "List the stored studies.",
+        "show": "Show one study's trials, front and pick.",
+        "export": "Write a stored study's pick, or any trial, as a model repository.",
+        "doctor": "Say what this machine can measure and what is missing.",
+    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="""Find the Triton configuration that meets your SLA, by measuring it under real load.
 
     \b
     Start here:
       autotune demo
       autotune tune model.onnx --qps 60 --p95-ms 80
 
-    Exit codes: 0 the pick meets the SLA, 3 no candidate meets it, 2 the input was refused,
-    1 anything else.
-    """
-
-
-for command in (
-    demo.command,
-    tune.command,
-    studies.command,
-    show.command,
-    export.command,
-    doctor.command,
-):
-    cli.add_command(command)
+    \b
+    Exit codes:
+      0  the pick meets the SLA; the command did what it was asked
+      1  anything else
+      2  the input was refused
+      3  no candidate meets the SLA
+    """,
+)
+@click.version_option(package_name="triton-autotune", prog_name="autotune")
+def cli() -> None:
+    """Nothing by itself: the commands do the work."""
 
 
 def main() -> NoReturn:

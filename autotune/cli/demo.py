@@ -15,7 +15,6 @@ from autotune.studyfile import read_study_file
 @click.command(
     name="demo",
     epilog="Example:  autotune demo --out ./autotune-out",
-    short_help="Tune the bundled OCR model on this machine's CPU.",
 )
 @out_option
 @db_option

@@ -15,7 +15,6 @@ MARKS = {"ok": ("ok", "green"), "warning": ("note", "yellow"), "missing": ("miss
 
 @click.command(
     name="doctor",
-    short_help="Say what this machine can measure and what is missing.",
     epilog="Example:  autotune doctor",
 )
 @json_option

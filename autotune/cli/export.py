@@ -14,7 +14,6 @@ from autotune.core.errors import InputRefused
 
 @click.command(
     name="export",
-    short_help="Write a stored study's pick, or any trial, as a model repository.",
     epilog="""\b
 Examples:
   autotune export ocr --out ./deploy

@@ -17,8 +17,7 @@ def db_option(function: Any) -> Any:
         "--db",
         metavar="URL",
         default=lambda: Settings.from_environment().database,
-        show_default="autotune.db",
-        help="Database: a SQLite file or an SQLAlchemy URL.",
+        help="Database: a SQLite file or an SQLAlchemy URL.  [default: ./autotune.db]",
     )(function)
 
 

@@ -90,7 +90,7 @@ def trials_table(trials: Iterable[Trial], sla: Sla, decision: Decision | None) -
 
 
 def _row(trial: Trial, sla: Sla, latency: str) -> list[str | Text]:
-    name = candidate_words(trial.candidate) + (" (in service)" if trial.number == 0 else "")
+    name = candidate_words(trial.candidate) + (" (now)" if trial.number == 0 else "")
     measurement = trial.measurement
     if measurement is None:
         empty = ["–"] * 4
@@ -123,8 +123,9 @@ def _margin(verdict: Verdict) -> str:
     tightest = verdict.tightest
     if tightest is None or tightest.margin is None:
         return ""
-    if verdict.outcome is Outcome.MISSES:
-        return f" by {-tightest.margin:.0%}"
+    if verdict.outcome is Outcome.MISSES and tightest.value is not None:
+        over = tightest.value / tightest.limit if tightest.limit else 0.0
+        return f", {over:.1f} × the limit" if over > 2 else f" by {-tightest.margin:.0%}"
     return f", {tightest.margin:.0%} to spare"
 
 

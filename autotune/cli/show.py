@@ -12,7 +12,6 @@ from autotune.cli.render import print_stored, stored_json
 
 @click.command(
     name="show",
-    short_help="Show one study's trials, front and pick.",
     epilog="""\b
 Examples:
   autotune show ocr

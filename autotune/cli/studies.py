@@ -12,7 +12,6 @@ from autotune.cli.render import studies_table, study_json
 
 @click.command(
     name="studies",
-    short_help="List the stored studies.",
     epilog="Example:  autotune studies --json",
 )
 @db_option

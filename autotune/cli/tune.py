@@ -42,7 +42,6 @@ def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) 
 
 @click.command(
     name="tune",
-    short_help="Run a study: from a study file, or straight from an ONNX model.",
     epilog="""\b
 Examples:
   autotune tune study.yaml
@@ -66,8 +65,14 @@ Examples:
 )
 @click.option("--trials", type=int, help="ONNX: how many candidates at most.  [default: 30]")
 @click.option("--minutes", type=float, help="ONNX: how long at most.  [default: 15]")
-@click.option("--search", type=click.Choice(list(SearchKind)), help="ONNX: [default: optuna]")
-@click.option("--pick", type=click.Choice(list(PickRule)), help="ONNX: [default: cheapest]")
+@click.option(
+    "--search",
+    type=click.Choice([str(kind) for kind in SearchKind]),
+    help="ONNX: [default: optuna]",
+)
+@click.option(
+    "--pick", type=click.Choice([str(rule) for rule in PickRule]), help="ONNX: [default: cheapest]"
+)
 @click.option("--headroom", type=float, help="ONNX: measure at qps × headroom.  [default: 1.2]")
 @click.option("--seed", type=int, help="ONNX: seed of search, arrivals and inputs.  [default: 0]")
 @out_option

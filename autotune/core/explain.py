@@ -32,9 +32,10 @@ def shown(metric: str, value: float | None) -> str:
 def picked(pick: Judged, rule: str, workload: Workload | None) -> str:
     limits = (f for f in pick.verdict.findings if f.metric not in {"error_rate", "achieved"})
     kept = "; ".join(finding.reason for finding in limits)
-    rate = f"{pick.measurement.load.offered_qps:.0f} requests/s"
+    rate = f"{pick.measurement.load.offered_qps:.1f} requests/s"
     if workload is not None:
-        rate += f" (wanted: {workload.headroom:g} x {workload.target_qps:g})"
+        planned = f"{workload.headroom:g} × {workload.target_qps:g}"
+        rate = f"{workload.offered_qps:g} requests/s ({planned})"
     return f"trial {pick.number} is picked ({rule}): {kept} at {rate}"
 
 

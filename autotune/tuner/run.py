@@ -282,7 +282,7 @@ class StudyRunner:
             rule=self.study.pick,
             pick=pick.number,
             detail=decision.to_json(),
-            exported_to=str(self.out),
+            exported_to=str(self.out.absolute()),
         )
         study = self.store.study(str(self.study_id))
         trials = self.store.trials(self.study_id, samples=True)

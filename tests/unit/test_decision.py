@@ -198,7 +198,7 @@ def test_the_pick_says_what_it_keeps_at_which_rate_and_the_gain():
     )
     assert decision.reasons[0] == (
         "trial 1 is picked (cheapest): p95_ms 35.2 ms meets 80 ms with 56% to spare"
-        " at 100 requests/s (wanted: 1.2 x 83.4)"
+        " at 100.08 requests/s (1.2 × 83.4)"
     )
     assert "p95_ms 751.0 ms → 35.2 ms" in decision.reasons[1]
     change = next(c for c in decision.gain if c.metric == "saturation_qps")

@@ -85,6 +85,12 @@ def prepare(cache_dir: Path, progress: Progress = lambda _: None) -> ServerEnvir
     raise failures[0]
 
 
+def prepared(cache_dir: Path) -> ServerEnvironment | None:
+    """The environment that `prepare` would return at once; None where it would have to build."""
+    roots = (cache_dir / "server" / _key(python) for python in usable_interpreters())
+    return next((found for root in roots if (found := _complete(root))), None)
+
+
 def prepare_on(
     python: Interpreter, cache_dir: Path, progress: Progress = lambda _: None
 ) -> ServerEnvironment:

@@ -33,10 +33,10 @@ def locate(
     Looks beside the interpreter, in the loader's directories and beside other interpreters of the
     version, then in Debian's or Ubuntu's archive. NoLibpython names the package to install.
     """
+    here = find(python)
+    if here is not None:
+        return here
     name = python.shared_library
-    for folder in (*beside(python), *system_folders(), *beside_others(python)):
-        if (folder / name).is_file():
-            return (folder / name).resolve()
     fetched = fetch_debian(name, python.minor, cache_dir, progress)
     if fetched is not None:
         return fetched
@@ -45,6 +45,13 @@ def locate(
         value=f"no {name} for {python.path}",
         next_step=advice(python.minor),
     )
+
+
+def find(python: Interpreter) -> Path | None:
+    """The library as this machine has it, nothing fetched."""
+    folders = (*beside(python), *system_folders(), *beside_others(python))
+    here = (folder / python.shared_library for folder in folders)
+    return next((path.resolve() for path in here if path.is_file()), None)
 
 
 def beside(python: Interpreter) -> list[Path]:
