@@ -1,0 +1,22 @@
+"""Every benchmark, one after another: `make bench`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tests.benchmarks import load_generator, perf_analyzer, study_share
+
+
+def main() -> None:
+    sys.argv[1:] = []
+    load_generator.main()
+    if os.environ.get("PERF_ANALYZER"):
+        perf_analyzer.main()
+    else:
+        sys.stdout.write("\nperf_analyzer: left out, PERF_ANALYZER does not name it\n\n")
+    study_share.main()
+
+
+if __name__ == "__main__":
+    main()
