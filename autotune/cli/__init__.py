@@ -11,7 +11,7 @@ from autotune.cli.console import Console, report_error
 from autotune.cli.exits import ExitCode
 from autotune.cli.lazy import LazyGroup
 from autotune.cli.signals import interruptible
-from autotune.core.errors import AutotuneError, InputRefused
+from autotune.core.errors import AutotuneError, InputRefused, Interrupted
 
 __all__ = ["cli", "main"]
 
@@ -62,9 +62,24 @@ def main() -> NoReturn:
     except AutotuneError as exc:
         report_error(exc, as_json=as_json)
         code = ExitCode.REFUSED if isinstance(exc, InputRefused) else ExitCode.FAILED
-    except (click.Abort, KeyboardInterrupt):
+    except OSError as exc:
+        report_error(_of_the_system(exc), as_json=as_json)
+        code = ExitCode.FAILED
+    except (click.Abort, KeyboardInterrupt) as exc:
+        cause = exc.__cause__ if isinstance(exc, click.Abort) else exc
+        if isinstance(cause, Interrupted):
+            report_error(cause, as_json=as_json)
         code = ExitCode.FAILED
     sys.exit(int(code or 0))
+
+
+def _of_the_system(error: OSError) -> AutotuneError:
+    """A full disk, a directory that may not be written, …: wherever it was met."""
+    return AutotuneError(
+        f"the system refused: {error.strerror or error}",
+        value=error.filename,
+        next_step="mend that and run again; an interrupted study goes on with --resume",
+    )
 
 
 def _usage(exc: click.ClickException) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import rich.console
 from rich.text import Text
 
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, Interrupted
 
 
 class Console:
@@ -34,7 +34,7 @@ class Console:
         sys.stdout.write(json.dumps(data, indent=2, default=str, allow_nan=False) + "\n")
 
 
-def report_error(error: AutotuneError, *, as_json: bool) -> None:
+def report_error(error: AutotuneError | Interrupted, *, as_json: bool) -> None:
     if as_json:
         Console.document(
             {

@@ -15,19 +15,23 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise Interrupted in the main thread at the first signal; further ones are ignored while
-    the run cleans up after itself (it does so within bounded time)."""
+    the run cleans up after itself (it does so within bounded time). A signal that is ignored
+    already stays so: ``nohup`` means it."""
+    before = {each: signal.getsignal(each) for each in SIGNALS}
+    heard = [each for each in SIGNALS if before[each] is not signal.SIG_IGN]
 
     def interrupt(signum: int, _frame: FrameType | None) -> None:
-        for each in SIGNALS:
+        for each in heard:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(
             f"stopped by {signal.Signals(signum).name}",
             next_step="what was measured is stored: the same command with --resume goes on",
         )
 
-    before = {each: signal.signal(each, interrupt) for each in SIGNALS}
+    for each in heard:
+        signal.signal(each, interrupt)
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for each in heard:
+            signal.signal(each, before[each])

@@ -6,17 +6,19 @@
     ├── ServerFailed             the server cannot be started or is gone    (the trial fails)
     │   └── CandidateFailed      the server lives but cannot load this candidate
     ├── LoadFailed               the load generator itself failed           (the trial is invalid)
-    ├── StoreFailed              the database cannot be read or written
-    └── Interrupted              Ctrl-C or SIGTERM
+    └── StoreFailed              the database cannot be read or written
+    KeyboardInterrupt
+    └── Interrupted              Ctrl-C, SIGTERM or a lost terminal
 
 A trial that fails is data; an exception that reaches the command line means that the tuner cannot
-go on.
+go on. `Interrupted` is no `Exception`: a library's `except Exception`, or an event loop that prints
+what a callback raises, would else swallow it and the run go on, deaf to further signals.
 """
 
 from __future__ import annotations
 
 
-class AutotuneError(Exception):
+class _Worded(BaseException):
     """Says which rule was broken, by which value, and what to do next."""
 
     def __init__(self, rule: str, *, value: object = None, next_step: str = "") -> None:
@@ -34,6 +36,10 @@ class AutotuneError(Exception):
         if self.next_step:
             text += f"\n  {self.next_step}"
         return text
+
+
+class AutotuneError(_Worded, Exception):
+    """Says which rule was broken, by which value, and what to do next."""
 
 
 class InputRefused(AutotuneError):
@@ -60,5 +66,5 @@ class StoreFailed(AutotuneError):
     """The database is locked, full, of another schema, or not a database."""
 
 
-class Interrupted(AutotuneError):
+class Interrupted(_Worded, KeyboardInterrupt):
     """The user or the system asked the run to stop."""

@@ -13,9 +13,7 @@ from typing import Any
 
 from autotune.core.decision import Decision, decide
 from autotune.core.errors import (
-    AutotuneError,
     CandidateFailed,
-    Interrupted,
     LoadFailed,
     ServerFailed,
 )
@@ -99,11 +97,11 @@ class StudyRunner:
             self._prepare()
             stopped_because = self._search()
             return self._conclude(stopped_because)
-        except (Interrupted, KeyboardInterrupt) as exc:
+        except KeyboardInterrupt as exc:
             self._end(StudyState.INTERRUPTED, str(exc) or "interrupted")
             raise
-        except AutotuneError as exc:
-            self._end(StudyState.FAILED, str(exc))
+        except Exception as exc:
+            self._end(StudyState.FAILED, str(exc) or type(exc).__name__)
             raise
 
     def _end(self, state: StudyState, reason: str) -> None:
