@@ -183,6 +183,18 @@ def test_a_child_is_nicer_and_logs_to_its_file(tmp_path: Path) -> None:
     assert "SIGTERM" in child.ending()
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(), reason="this kernel does not group by session"
+)
+def test_a_child_steps_back_before_other_sessions_too(tmp_path: Path) -> None:
+    child = run(tmp_path, SLEEP)
+    wait_for(child.log, "up")
+    (pid,) = child.pids()
+    group = Path(f"/proc/{pid}/autogroup").read_text()
+    child.close()
+    assert group.split()[-2:] == ["nice", "3"]
+
+
 def test_a_child_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
     child = run(tmp_path, STUBBORN, grace_s=0.3)
     wait_for(child.log, "up")

@@ -28,6 +28,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.1
 _AFTER_TIMEOUT_S = 30
+_AUTOGROUP = Path("/proc/self/autogroup")
+_AUTOGROUP_ATTEMPTS = 5
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -51,6 +53,7 @@ def main(order: dict[str, Any]) -> int:
     signal.signal(signal.SIGINT, asked.hasten)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _step_back(order["nice"])
 
     def unwanted() -> bool:
         return asked.now or asked.softly or os.getppid() != order["parent"]
@@ -58,7 +61,7 @@ def main(order: dict[str, Any]) -> int:
     child = subprocess.Popen(
         order["command"],
         stdin=subprocess.DEVNULL,
-        preexec_fn=_prepare_child(os.getpid(), order["nice"]),  # noqa: PLW1509 - no threads here
+        preexec_fn=_prepare_child(os.getpid()),  # noqa: PLW1509 - no threads here
     )
     _wait(child, unwanted)
     if child.poll() is None and not asked.now:
@@ -71,12 +74,30 @@ def main(order: dict[str, Any]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _prepare_child(guard: int, nice: int) -> Callable[[], None]:
+def _step_back(nice: int) -> None:
+    """Take a worse priority, which the command inherits.
+
+    Between sessions Linux may go by the session's own nice value alone (sched_autogroup), and this
+    process leads a session of its own: so both are set. Neither needs a privilege. Where there are
+    no such groups, or too many of them were changed within a tenth of a second, the first remains.
+    """
+    os.nice(nice)
+    for _ in range(_AUTOGROUP_ATTEMPTS if nice else 0):
+        try:
+            _AUTOGROUP.write_text(str(nice), encoding="ascii")
+        except BlockingIOError:
+            time.sleep(_POLL_S)
+        except OSError:
+            return
+        else:
+            return
+
+
+def _prepare_child(guard: int) -> Callable[[], None]:
     def prepare() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != guard:
             os._exit(1)
-        os.nice(nice)
 
     return prepare
 
