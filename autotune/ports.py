@@ -237,14 +237,14 @@ class Progress:
 
     ``stage`` is a short word (prepare, check, trial, confirm, export, done). ``trial`` counts from
     1 of ``of``; ``candidate`` is the one being measured, ``finished`` the trial that has just
-    ended. ``best`` says in a few words what would be picked now.
+    ended. ``best`` is the trial that would be picked now; None while there is none.
     """
 
     stage: str
     text: str
     trial: int | None = None
     of: int | None = None
-    best: str = ""
+    best: Trial | None = None
     seconds_left: float | None = None
     candidate: Candidate | None = None
     finished: Trial | None = None

@@ -26,7 +26,7 @@ class Console:
     @classmethod
     def note(cls, text: str, style: str = "") -> None:
         """A line for people beside the answer."""
-        cls.err.print(Text(text, style=style), soft_wrap=True)
+        cls.err.print(Text(text, style=style), soft_wrap=not cls.err.is_terminal)
 
     @staticmethod
     def document(data: Any) -> None:

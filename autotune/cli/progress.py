@@ -10,7 +10,8 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from autotune.cli.console import Console
-from autotune.cli.words import candidate_words, duration, trial_words
+from autotune.cli.words import candidate_words, duration, number, trial_words
+from autotune.core.measurement import label
 from autotune.core.sla import Sla, judge
 from autotune.ports import Progress, ProgressListener
 
@@ -38,7 +39,7 @@ def _plain_line(step: Progress, sla: Sla) -> None:
     if step.finished is not None or step.trial is None:
         Console.note(" ".join(filter(None, words)))
     else:
-        Console.note(" ".join(filter(None, [*words, f"({_outlook(step)})"])))
+        Console.note(" ".join(filter(None, [*words, f"({_outlook(step, sla)})"])))
 
 
 @contextmanager
@@ -65,7 +66,9 @@ def _live_line(sla: Sla) -> Iterator[ProgressListener]:
             bar.update(
                 task,
                 stage=step.stage,
-                description=" ".join(filter(None, (_position(step), _outlook(step) or step.text))),
+                description=" ".join(
+                    filter(None, (_position(step), _outlook(step, sla) or step.text))
+                ),
                 total=(step.of or 0) + 1 if counted else None,
                 completed=done if counted else 0,
             )
@@ -77,10 +80,17 @@ def _position(step: Progress) -> str:
     return f"{step.trial}/{step.of}" if step.trial is not None else ""
 
 
-def _outlook(step: Progress) -> str:
+def _outlook(step: Progress, sla: Sla) -> str:
     if step.trial is None:
         return ""
-    parts = [f"best so far: {step.best}"] if step.best else []
+    parts = []
+    if step.best is not None and step.best.measurement is not None:
+        latency = number(step.best.measurement.metric(sla.tightest_metric))
+        parts.append(
+            f"best so far {label(sla.tightest_metric)} {latency} ms, trial {step.best.number}"
+        )
+    elif step.trial > 1:
+        parts.append("none meets the SLA yet")
     if step.seconds_left is not None:
         parts.append(f"about {duration(step.seconds_left)} left")
     return ", ".join(parts)
@@ -92,7 +102,7 @@ def _finished(step: Progress, sla: Sla) -> Text:
     measured = trial.measurement
     meets = measured is not None and judge(measured, sla).meets
     return Text.assemble(
-        (f"{_position(step):>6}  ", "dim"),
+        (f"{_position(step):>6}  trial {trial.number}: ", "dim"),
         f"{candidate_words(trial.candidate)}: ",
         (trial_words(trial, sla), "green" if meets else "yellow"),
     )

@@ -41,7 +41,7 @@ def _setting(name: str, value: Value) -> str:
 
 
 def trial_words(trial: Trial, sla: Sla) -> str:
-    """What a trial came to, on one line: ``p95_ms 35.2 ms meets 80 ms with …, saturates at 88/s``;
+    """What a trial came to, on one line: ``p95 35.2 ms meets 80 ms with …, saturates at 88/s``;
     why it failed where it did."""
     measurement = trial.measurement
     if measurement is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from autotune.core.judged import Judged
-from autotune.core.measurement import METRICS
+from autotune.core.measurement import METRICS, label
 from autotune.core.sla import Finding, Outcome
 from autotune.core.workload import Workload
 
@@ -82,7 +82,8 @@ def gained(baseline: Judged, pick: Judged, metrics: Iterable[str]) -> str:
     if baseline.number == pick.number:
         return "the configuration in service is already the pick"
     changes = [
-        f"{metric} {shown(metric, baseline.metric(metric))} → {shown(metric, pick.metric(metric))}"
+        f"{label(metric)} {shown(metric, baseline.metric(metric))}"
+        f" → {shown(metric, pick.metric(metric))}"
         for metric in metrics
         if baseline.metric(metric) != pick.metric(metric)
     ]
@@ -139,7 +140,7 @@ def _difference(metric: str, pick: Judged, other: Judged) -> str:
     before, after = pick.metric(metric), other.metric(metric)
     assert before is not None
     assert after is not None
-    text = f"{metric} {shown(metric, after)}"
+    text = f"{label(metric)} {shown(metric, after)}"
     change = relative(before, after)
     if metric == "instances":
         return f"{text} instead of {before:.0f}"

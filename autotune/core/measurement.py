@@ -232,3 +232,8 @@ METRICS: dict[str, _Metric | _PercentileMetric] = {
     "instances": _Metric("", False, "instances"),
 }
 """Every metric by its name in study files, with its unit and its better direction."""
+
+
+def label(metric: str) -> str:
+    """A metric's name for sentences, in which the unit stands with the number: p95_ms → p95."""
+    return metric.removesuffix("_ms").removesuffix("_qps").removesuffix("_mb").replace("_", " ")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.core.errors import InputRefused
-from autotune.core.measurement import PERCENTILES, Measurement
+from autotune.core.measurement import PERCENTILES, Measurement, label
 
 EDGE_REQUESTS = 2
 """A request answered just after the window closed is not a sign of falling behind: this many are
@@ -132,7 +132,7 @@ def enough_samples(percentile: float) -> int:
     With fewer than ten expected exceedances the sampling error of the percentile's rank alone is
     above a third (binomial standard deviation √10 / 10).
     """
-    return math.ceil(10 / (1 - percentile / 100))
+    return math.ceil(1000 / (100 - percentile))
 
 
 def judge(measurement: Measurement, sla: Sla) -> Verdict:
@@ -151,15 +151,15 @@ def _worst(findings: list[Finding]) -> Outcome:
 def _judge_limit(measurement: Measurement, limit: Limit) -> Finding:
     value = measurement.metric(limit.metric)
     if value is None:
-        reason = f"{limit.metric} is unknown: no request was measured"
+        reason = f"{label(limit.metric)} is unknown: no request was measured"
         return _finding(limit, None, Outcome.UNDECIDED, None, reason)
     margin = _margin(limit, value)
     outcome = Outcome.MEETS if value <= limit.limit else Outcome.MISSES
     needed = _samples_needed(limit.metric)
     if outcome is Outcome.MEETS and measurement.load.scheduled < needed:
         reason = (
-            f"{limit.metric} rests on {measurement.load.scheduled} requests; at least {needed} are"
-            " needed: raise measure_s"
+            f"{label(limit.metric)} rests on {measurement.load.scheduled} requests;"
+            f" at least {needed} are needed: raise measure_s"
         )
         return _finding(limit, value, Outcome.UNDECIDED, margin, reason)
     return _finding(limit, value, outcome, margin, _reason(limit, value, margin, outcome))
@@ -181,9 +181,9 @@ def _samples_needed(metric: str) -> int:
 
 def _reason(limit: Limit, value: float, margin: float, outcome: Outcome) -> str:
     if limit.metric == "error_rate":
-        shown, bound = f"error_rate {value:.2%}", f"{limit.limit:.2%}"
+        shown, bound = f"error rate {value:.2%}", f"{limit.limit:.2%}"
     else:
-        shown, bound = f"{limit.metric} {value:.1f} ms", f"{limit.limit:g} ms"
+        shown, bound = f"{label(limit.metric)} {value:.1f} ms", f"{limit.limit:g} ms"
     if outcome is Outcome.MEETS:
         return f"{shown} meets {bound} with {max(margin, 0):.0%} to spare"
     if limit.metric == "error_rate":

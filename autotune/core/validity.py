@@ -15,12 +15,17 @@ SENT_SHARE = 0.99
 """The least share of the schedule that must have been sent."""
 SATURATED_SHARE = 0.95
 """A server that answers less than this share of what is offered has been saturated."""
+OVERLOAD = frozenset({"timeout", "unsent", "http_429", "http_503"})
+"""The errors that a server's falling behind shows itself in (503 is Triton's full queue); any other
+is an answer, bad as it is."""
 
 
 def saturated(load: LoadResult) -> bool:
     """Whether the server was offered more than it could take: then the good answers per second of
-    the window are its saturation throughput."""
-    return load.achieved_qps < SATURATED_SHARE * load.offered_qps
+    the window are its saturation throughput. A server that answers errors in time is not."""
+    bad = sum(count for kind, count in load.errors.items() if kind not in OVERLOAD)
+    answered_qps = load.achieved_qps + bad / load.window_s
+    return answered_qps < SATURATED_SHARE * load.offered_qps
 
 
 def why_invalid(load: LoadResult, sla: Sla) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ class Workload:
     """The traffic that the service must carry: measured at ``target_qps`` × ``headroom``.
 
     Units: requests per second; seconds. ``max_in_flight`` bounds open requests, so that a server
-    that stops answering cannot exhaust this machine; reaching it invalidates the measurement.
+    that stops answering cannot exhaust this machine; reaching it while the server keeps up
+    invalidates the measurement.
     """
 
     target_qps: float

@@ -104,17 +104,24 @@ class Measurer:
             max_in_flight=work.max_in_flight,
             tail_s=min(work.timeout_s, max(1.0, 2 * self.study.sla.tightest_latency_ms / 1000)),
         )
-        result = self.load.run(server.endpoint, plan, instruments)
+        try:
+            result = self.load.run(server.endpoint, plan, instruments)
+        finally:
+            self.telemetry.stop()  # a phase that failed in its window has not closed it
         if saturated(result):
-            self._let_drain(server)
+            self._let_drain(server, instruments.window)
         return result
 
-    def _let_drain(self, server: Server) -> None:
+    def _let_drain(self, server: Server, loaded: ServerWindow | None) -> None:
         """Wait until the server has worked off what the load left behind: requests that timed out
-        at the client are still served, and would be measured with what comes next."""
+        at the client are still served, and would be measured with what comes next. It is idle when
+        nothing ends for as long as two of its executions take."""
+        batches = loaded.batches.values() if loaded is not None else ()
+        slowest_s = max((batch.compute_ms for batch in batches), default=0.0) / 1000
+        poll_s = max(DRAIN_POLL_S, 2 * slowest_s)
         mark = server.mark()
-        for _ in range(round(DRAIN_LIMIT_S / DRAIN_POLL_S)):
-            self.clock.sleep(DRAIN_POLL_S)
+        for _ in range(math.ceil(DRAIN_LIMIT_S / poll_s)):
+            self.clock.sleep(poll_s)
             after = server.mark()
             done = server.between(mark, after)
             if done.requests == 0 and done.executions == 0 and done.failures == 0:

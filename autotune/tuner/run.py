@@ -340,15 +340,6 @@ class StudyRunner:
         trials = max(self.planned - len(self._trials), 0) + 1
         return max(0.0, min(trials * self._one_s(), budget.minutes * 60 - self._spent_s()))
 
-    def _best(self) -> str:
-        if not any(trial.measurement for trial in self._trials):
-            return ""
-        best = self._trial(self._decision().pick)
-        if best is None or best.measurement is None:
-            return "none meets the SLA yet"
-        latency = self.study.sla.tightest_metric
-        return f"trial {best.number} ({latency} {best.measurement.metric(latency):.1f})"
-
     def _say(
         self,
         stage: str,
@@ -364,7 +355,7 @@ class StudyRunner:
                 text=text,
                 trial=trial,
                 of=self.planned,
-                best=self._best(),
+                best=self._trial(self._decision().pick),
                 seconds_left=self._left_s(),
                 candidate=candidate,
                 finished=finished,

@@ -47,10 +47,15 @@ def theirs(binary: str, server: Server, qps: float, folder: Path) -> Theirs:
     command = [
         *(binary, "-m", MODEL, "-u", server.endpoint.http, "-i", "http", "--async"),
         *("--request-rate-range", f"{qps:.1f}", "--request-distribution", "poisson"),
-        *("--measurement-interval", f"{SECONDS * 1000:.0f}", "--max-trials", "1"),
+        # It reports the mean of the three windows that it wants to be stable.
+        *("--measurement-interval", f"{SECONDS * 1000 / 3:.0f}", "--max-trials", "3"),
         *("--percentile", "95", "--stability-percentage", "999", "-f", str(table)),
     ]
-    subprocess.run(command, check=False, capture_output=True, timeout=SECONDS * 5, cwd=folder)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=SECONDS * 5 + 30, cwd=folder
+    )
+    if not table.exists():
+        sys.exit(f"perf_analyzer measured nothing:\n{done.stdout}{done.stderr}")
     with table.open() as stream:
         row = next(csv.DictReader(stream))
     return Theirs(

@@ -160,7 +160,7 @@ def test_where_none_meets_the_nearest_miss_is_told_with_its_limit_and_distance()
     assert decision.pick is None
     assert decision.nearest_miss == 1
     assert decision.distance == pytest.approx(0.1)
-    assert "trial 1 comes nearest: p95_ms 88.0 ms breaks 80 ms by 10%" in decision.reasons[0]
+    assert "trial 1 comes nearest: p95 88.0 ms breaks 80 ms by 10%" in decision.reasons[0]
 
 
 def test_the_distance_is_that_of_the_worst_broken_term():
@@ -197,10 +197,10 @@ def test_the_pick_says_what_it_keeps_at_which_rate_and_the_gain():
         workload=Workload(target_qps=83.4, headroom=1.2),
     )
     assert decision.reasons[0] == (
-        "trial 1 is picked (cheapest): p95_ms 35.2 ms meets 80 ms with 56% to spare"
+        "trial 1 is picked (cheapest): p95 35.2 ms meets 80 ms with 56% to spare"
         " at 100.08 requests/s (1.2 × 83.4)"
     )
-    assert "p95_ms 751.0 ms → 35.2 ms" in decision.reasons[1]
+    assert "p95 751.0 ms → 35.2 ms" in decision.reasons[1]
     change = next(c for c in decision.gain if c.metric == "saturation_qps")
     assert change.relative == pytest.approx(71 / 74)
 
@@ -208,7 +208,7 @@ def test_the_pick_says_what_it_keeps_at_which_rate_and_the_gain():
 def test_the_runner_up_is_told_with_what_separates_it():
     decision = decided(trial(0, p95=60, instances=1), trial(1, p95=30, instances=2))
     assert (
-        "runner-up: trial 1 has p95_ms 30.0 ms (50% less), but instances 2 instead of 1"
+        "runner-up: trial 1 has p95 30.0 ms (50% less), but instances 2 instead of 1"
         in decision.reasons
     )
 

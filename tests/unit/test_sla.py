@@ -18,7 +18,7 @@ def outcomes(measurement, sla=SLA):
 def test_a_measurement_within_every_limit_meets_and_says_by_how_much():
     verdict = judge(made_measurement(p95=40.0), SLA)
     assert verdict.meets
-    assert verdict.reasons[0] == "p95_ms 40.0 ms meets 80 ms with 50% to spare"
+    assert verdict.reasons[0] == "p95 40.0 ms meets 80 ms with 50% to spare"
 
 
 def test_a_latency_exactly_at_its_limit_meets():
@@ -29,7 +29,7 @@ def test_a_latency_over_its_limit_misses_by_a_share_of_the_limit():
     verdict = judge(made_measurement(p95=100.0), SLA)
     assert verdict.outcome is Outcome.MISSES
     assert verdict.violations[0] == pytest.approx(0.25)
-    assert verdict.reasons[0] == "p95_ms 100.0 ms breaks 80 ms by 25%"
+    assert verdict.reasons[0] == "p95 100.0 ms breaks 80 ms by 25%"
 
 
 def test_too_few_requests_for_the_percentile_leave_it_undecided():
@@ -40,6 +40,7 @@ def test_too_few_requests_for_the_percentile_leave_it_undecided():
 
 def test_just_enough_requests_decide():
     assert enough_samples(95.0) == 200
+    assert enough_samples(90.0) == 100
     assert judge(made_measurement(load=made_load(scheduled=200, p95=40.0)), SLA).meets
 
 
