@@ -316,9 +316,7 @@ def test_the_environment_is_stored_with_the_servers_identity(bench: Any) -> None
     assert environment["outputs"] == "1 outputs agree"
 
 
-def test_a_saturated_server_tells_its_throughput_without_a_burst_and_is_let_drain(
-    bench: Any,
-) -> None:
+def test_a_saturated_server_tells_its_throughput_without_a_burst(bench: Any) -> None:
     b = bench([ONE])
     answer = b.runner().run()
     measured = answer.trials[0].measurement
