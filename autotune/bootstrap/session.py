@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -24,9 +23,15 @@ from autotune.adapters.triton.traps import study_traps
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
 from autotune.bootstrap.models import served_model
-from autotune.bootstrap.stored import open_store, unfinished
+from autotune.bootstrap.stored import (
+    open_store,
+    refuse_changed_model,
+    refuse_other_machine,
+    unfinished,
+)
 from autotune.core.errors import AutotuneError
-from autotune.core.study import Launch, SearchKind, Study
+from autotune.core.records import StudyRecord
+from autotune.core.study import Launch, SearchKind, ServerSpec, Study
 from autotune.ports import OutputCheck, Progress, ProgressListener, Search, TrialStore
 from autotune.settings import Settings
 from autotune.tuner.answer import Answer
@@ -65,8 +70,13 @@ class StudySession:
             store = stack.enter_context(open_store(db, create=True))
             stack.enter_context(_alone(settings.work_dir))
             before = unfinished(store, study) if resume else None
+            if before is not None:
+                refuse_other_machine(before, machine.describe())
             work = _fresh_folder(settings.work_dir / study.name)
-            yield _assemble(study, settings, stack, store, before, out, work, listen)
+            at = _Surroundings(
+                settings=settings, stack=stack, store=store, out=out, work=work, listen=listen
+            )
+            yield _assemble(study, at, before)
 
 
 @contextmanager
@@ -97,47 +107,55 @@ def _fresh_folder(folder: Path) -> Path:
     return folder
 
 
-def _assemble(
-    study: Study,
-    settings: Settings,
-    stack: ExitStack,
-    store: TrialStore,
-    before: int | None,
-    out: Path,
-    work: Path,
-    listen: ProgressListener,
-) -> StudySession:
-    def say(text: str) -> None:
-        listen(Progress(stage="prepare", text=text))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Surroundings:
+    """Where a run finds things and leaves them; ``stack`` ends what it starts."""
 
-    models = work / "models"
+    settings: Settings
+    stack: ExitStack
+    store: TrialStore
+    out: Path
+    work: Path
+    listen: ProgressListener
+
+    def say(self, text: str) -> None:
+        self.listen(Progress(stage="prepare", text=text))
+
+
+def _model(study: Study, at: _Surroundings, before: StudyRecord | None) -> ServedModel:
+    """The model as the server will find it, in copies that go when the run ends (logs stay)."""
+    models = at.work / "models"
     models.mkdir()
-    model = served_model(study, cache_dir=settings.cache_dir, work_dir=models, say=say)
-    # The copies of model files go when the run ends; the logs stay.
-    stack.callback(shutil.rmtree, models, ignore_errors=True)
+    at.stack.callback(shutil.rmtree, models, ignore_errors=True)
+    model = served_model(study, cache_dir=at.settings.cache_dir, work_dir=models, say=at.say)
+    if before is not None:
+        refuse_changed_model(before, model.digest)
     check_targets(model.config, study.space.targets)
+    return model
+
+
+def _assemble(study: Study, at: _Surroundings, before: StudyRecord | None) -> StudySession:
+    model = _model(study, at, before)
     cores = machine.cores()
     baseline = configuration_in_service(study, model)
-    candidates = islice(study.space.candidates(), SHOWN_TRAPS)
-    allowed = [c for c in candidates if study.space.pruned(c, cores) is None]
-    warnings = study_traps(model.config, allowed, cores=cores)
-    servers = Servers(cache_dir=settings.cache_dir, work_dir=work, progress=say)
+    warnings = _warnings(study, model, cores)
+    servers = Servers(cache_dir=at.settings.cache_dir, work_dir=at.work, progress=at.say)
     server = servers.tuned(study.server, model)
-    stack.callback(server.close)
+    at.stack.callback(server.close)
     load = LocustDriver()
-    stack.callback(load.close)
-    study_id = before or store.create_study(study.name, study.definition, study.digest)
-    search = _search(study, baseline, cores, work / OPTUNA)
+    at.stack.callback(load.close)
+    search = _search(study, baseline, cores, at.work / OPTUNA)
+    planned = _planned(study, baseline, cores)
     runner = StudyRunner(
         study=study,
-        study_id=study_id,
-        store=store,
+        study_id=_study_id(study, at.store, before),
+        store=at.store,
         search=search,
         server=server,
         load=load,
         telemetry=choose(remote=study.server.launch is Launch.REMOTE),
         check=_output_check(study, model),
-        exporter=exporter(study, model, servers, work),
+        exporter=exporter(study, model, servers, at.work),
         baseline=baseline,
         samples_for=lambda interface: build_samples(
             interface, study.workload.inputs, seed=study.seed
@@ -147,22 +165,35 @@ def _assemble(
                 study, model, record, trials, decided
             )
         ),
-        environment=_environment,
+        environment=machine.describe,
         clock=machine.SystemClock(),
-        listen=listen,
-        out=out,
-        work=work,
-        search_log=work / OPTUNA,
-        planned=_planned(study, baseline, cores),
+        listen=at.listen,
+        out=at.out,
+        work=at.work,
+        search_log=at.work / OPTUNA,
+        planned=planned,
         warnings=warnings,
     )
     return StudySession(runner=runner, warnings=warnings)
 
 
+def _study_id(study: Study, store: TrialStore, before: StudyRecord | None) -> int:
+    """Asked for last, so that what is refused leaves no study behind that never ran."""
+    if before is not None:
+        return before.id
+    return store.create_study(study.name, study.definition, study.digest)
+
+
+def _warnings(study: Study, model: ServedModel, cores: int) -> tuple[str, ...]:
+    candidates = islice(study.space.candidates(), SHOWN_TRAPS)
+    allowed = [c for c in candidates if study.space.pruned(c, cores) is None]
+    return study_traps(model.config, allowed, cores=cores)
+
+
 def configuration_in_service(study: Study, model: ServedModel) -> Candidate:
     """The present configuration in the space's words: a candidate of the space where it amounts
     to one, else as it is found."""
-    found = present(model.config, study.space.targets)
+    found = present(model.config, study.space.targets, gpus=_gpus(study.server))
     flags = {
         SERVER_PREFIX + name: value
         for name, value in study.server.flags.items()
@@ -170,6 +201,13 @@ def configuration_in_service(study: Study, model: ServedModel) -> Candidate:
     }
     found = found.replacing(**flags)
     return study.space.project(found) or found
+
+
+def _gpus(server: ServerSpec) -> int:
+    """GPUs that the server will see: they decide how many instances a silent configuration has."""
+    if server.launch is Launch.BINARY:
+        return machine.gpus()
+    return 1 if server.launch is Launch.DOCKER and server.gpus else 0
 
 
 def _search(study: Study, baseline: Candidate, cores: int, mirror: Path) -> Search:
@@ -194,14 +232,15 @@ def _output_check(study: Study, model: ServedModel) -> OutputCheck:
     return OnnxOutputCheck(model.onnx, study.tolerance)
 
 
-def _environment() -> Mapping[str, Any]:
-    return machine.describe()
-
-
 def _planned(study: Study, baseline: Candidate, cores: int) -> int:
-    size = study.space.size()
-    if size is None or size > COUNTED:
+    """How many candidates the progress display counts up to: the budget, or what the space holds
+    if that is less. A range holds more than the points that its grid walks."""
+    space = study.space
+    walked = list(islice(space.candidates(), COUNTED + 1))
+    if len(walked) > COUNTED:
         return study.budget.trials
-    allowed = sum(study.space.pruned(c, cores) is None for c in study.space.candidates())
-    outside = 0 if study.space.contains(baseline) else 1
+    if study.search is not SearchKind.GRID and space.size() != len(walked):
+        return study.budget.trials
+    allowed = sum(space.pruned(candidate, cores) is None for candidate in walked)
+    outside = 0 if space.contains(baseline) else 1
     return min(study.budget.trials, allowed + outside)

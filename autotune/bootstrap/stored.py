@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,9 @@ from autotune.settings import Settings
 from autotune.studyfile import read_definition
 from storage.store import SqlTrialStore
 
+HARDWARE = ("processor", "cores")
+"""What of a machine's description makes its numbers another machine's."""
+
 
 @contextmanager
 def open_store(db: str, *, create: bool) -> Iterator[TrialStore]:
@@ -35,9 +38,9 @@ def open_store(db: str, *, create: bool) -> Iterator[TrialStore]:
         store.close()
 
 
-def unfinished(store: TrialStore, study: Study) -> int | None:
-    """The id of this study's latest run if that has not come to an answer; a run of another
-    definition under the same name is refused."""
+def unfinished(store: TrialStore, study: Study) -> StudyRecord:
+    """The study's latest run if that has not come to an answer; a run of another definition
+    under the same name is refused."""
     runs = [record for record in store.studies() if record.name == study.name]
     if not runs or runs[0].state is StudyState.DONE:
         raise InputRefused(
@@ -52,7 +55,7 @@ def unfinished(store: TrialStore, study: Study) -> int | None:
             f"{_changed(latest, study)} changed",
             next_step="undo the change to go on with it, or run without --resume",
         )
-    return latest.id
+    return latest
 
 
 def _changed(record: StudyRecord, study: Study) -> str:
@@ -102,7 +105,7 @@ def export_stored(
         model = served_model(
             stored.study, cache_dir=settings.cache_dir, work_dir=work / "models", say=lambda _: None
         )
-        _refuse_changed_model(stored.record, model.digest)
+        refuse_changed_model(stored.record, model.digest)
         decided = DecisionRecord(
             study_id=stored.record.id,
             taken_at=stored.record.ended_at or stored.record.created_at,
@@ -146,10 +149,25 @@ def _chosen(stored: StoredStudy, number: int | None) -> Trial:
     return found
 
 
-def _refuse_changed_model(record: StudyRecord, digest: str) -> None:
+def refuse_changed_model(record: StudyRecord, digest: str) -> None:
+    """InputRefused if the study measured another model than the one that is there now."""
     measured = (record.environment or {}).get("model_digest")
     if measured is not None and measured != digest:
         raise InputRefused(
-            "the model's files have changed since the study measured them",
-            next_step="tune again: the study's numbers are not this model's",
+            "the model's files or configuration have changed since the study measured them",
+            next_step="put them back, or tune again without --resume: the study's numbers are not"
+            " this model's (on a remote server: load the model from its file again)",
+        )
+
+
+def refuse_other_machine(record: StudyRecord, here: Mapping[str, Any]) -> None:
+    """InputRefused if the study measured on other hardware than ``here`` describes."""
+    there = record.environment or {}
+    other = [key for key in HARDWARE if key in there and there[key] != here.get(key)]
+    if other:
+        raise InputRefused(
+            f"the interrupted run {record.id} measured on another machine: "
+            + ", ".join(f"{key} {there[key]}, here {here.get(key)}" for key in other),
+            next_step="go on there, or run without --resume: numbers of two machines are not"
+            " comparable",
         )

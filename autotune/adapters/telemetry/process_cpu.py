@@ -63,7 +63,8 @@ class ProcessCpu:
         for pid in self._pids:
             try:
                 root = psutil.Process(pid)
-                found |= {root, *root.children(recursive=True)}
+                if root not in found:  # each search for children reads all of /proc
+                    found |= {root, *root.children(recursive=True)}
             except psutil.Error:
                 continue
         return found
