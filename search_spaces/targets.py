@@ -26,12 +26,13 @@ LARGEST_DELAY_US = 10_000_000
 
 _STEP = re.compile(r"[A-Za-z0-9_-]+")
 _FLAG = re.compile(r"[a-z][a-z0-9-]*")
-_OWN_FLAGS = frozenset({
+OWN_FLAGS = frozenset({
     "model-repository", "model-store", "model-control-mode", "load-model", "id",
     "http-address", "http-port", "grpc-address", "grpc-port", "metrics-address", "metrics-port",
     "allow-http", "allow-grpc", "allow-metrics", "disable-auto-complete-config",
+    "strict-model-config",
 })  # fmt: skip
-"""Flags that autotune sets itself to reach the server: not to be swept."""
+"""Flags that autotune sets itself to reach the server: neither to be swept nor to be given."""
 
 PATTERNS = (
     MAX_BATCH_SIZE,
@@ -99,7 +100,7 @@ def _check_flag(flag: str, path: Path) -> None:
             next_step="e.g. server.buffer-manager-thread-count",
             path=path,
         )
-    if flag in _OWN_FLAGS:
+    if flag in OWN_FLAGS:
         raise SpaceRefused(
             "this flag is autotune's own to set and cannot be swept", value=flag, path=path
         )

@@ -90,6 +90,14 @@ def _sla(study: StudySection) -> Iterator[Problem]:
                 f" {given[high]:g}",
                 value=given[low],
             )
+    if 1 - study.sla.error_rate < study.sla.min_achieved - 1e-9:
+        yield Problem(
+            place=("sla",),
+            rule=f"an error_rate of {study.sla.error_rate:g} leaves less than"
+            f" min_achieved = {study.sla.min_achieved:g} answered well",
+            next_step=f"set min_achieved to {1 - study.sla.error_rate:g} or less, or lower the"
+            " error_rate",
+        )
     for percentile, limit in given.items():
         if study.workload.timeout_s * 1000 <= limit:
             yield Problem(

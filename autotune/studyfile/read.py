@@ -34,18 +34,28 @@ from search_spaces.space import Space, SpaceRefused, parse_space
 
 def read_study_file(path: Path) -> Study:
     """Read a study file. InputRefused names the file and the line of everything that is wrong."""
-    return _study(Source.from_file(path))
+    return _to_run(Source.from_file(path))
 
 
 def read_definition(definition: Mapping[str, Any]) -> Study:
-    """Turn a stored ``Study.definition`` back into the study."""
+    """Turn a stored ``Study.definition`` back into the study, which can be read when its files are
+    gone: it was checked before it ran."""
     return _study(Source(definition, "the stored study", Path("/")))
 
 
 def study_from_options(definition: Mapping[str, Any]) -> Study:
     """A study given by command-line options, in the same words as a study file; paths are
     relative to the working directory."""
-    return _study(Source(definition, "the command line", Path.cwd()))
+    return _to_run(Source(definition, "the command line", Path.cwd()))
+
+
+def _to_run(source: Source) -> Study:
+    study = _study(source)
+    work = study.workload
+    for what, path in (("trace", work.arrival.trace), ("input", work.inputs.path)):
+        if path is not None and not path.is_file():
+            raise InputRefused(f"the {what} file does not exist", value=str(path))
+    return study
 
 
 def _study(source: Source) -> Study:
@@ -260,11 +270,11 @@ def _workload(section: StudySection, base: Path) -> Workload:
         arrival=Arrival(
             kind=ArrivalKind(work.arrival.kind),
             cv=work.arrival.cv,
-            trace=_existing(base, work.arrival.trace, "trace"),
+            trace=_path(base, work.arrival.trace),
         ),
         inputs=InputSpec(
             kind=InputKind(work.inputs.kind),
-            path=_existing(base, work.inputs.path, "input"),
+            path=_path(base, work.inputs.path),
             shapes={name: tuple(shape) for name, shape in work.inputs.shapes.items()},
             ranges=work.inputs.ranges,
             count=work.inputs.count,
@@ -275,13 +285,6 @@ def _workload(section: StudySection, base: Path) -> Workload:
         timeout_s=work.timeout_s,
         max_in_flight=work.max_in_flight or min(room, 65536),
     )
-
-
-def _existing(base: Path, text: str | None, what: str) -> Path | None:
-    path = _path(base, text)
-    if path is not None and not path.is_file():
-        raise InputRefused(f"the {what} file does not exist", value=str(path))
-    return path
 
 
 def _definition(section: StudySection, space: Mapping[str, Any], base: Path) -> dict[str, Any]:

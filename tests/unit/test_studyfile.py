@@ -65,6 +65,18 @@ def test_the_stored_definition_means_the_same_study(tmp_path: Path) -> None:
     assert again == study
 
 
+def test_a_stored_study_can_be_read_when_its_input_file_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "in.npz").write_bytes(b"")
+    (tmp_path / "s.yaml").write_text(
+        GOOD.replace("arrival: poisson", "arrival: poisson\n  inputs: in.npz")
+    )
+    study = read_study_file(tmp_path / "s.yaml")
+    (tmp_path / "in.npz").unlink()
+    assert read_definition(study.definition) == study
+    with pytest.raises(InputRefused, match="input file does not exist"):
+        read_study_file(tmp_path / "s.yaml")
+
+
 def test_shorthands_of_arrival_and_inputs_are_understood(tmp_path: Path) -> None:
     (tmp_path / "in.npz").write_bytes(b"")
     (tmp_path / "s.yaml").write_text(
@@ -95,6 +107,12 @@ def test_an_objective_may_turn_its_direction_round(tmp_path: Path) -> None:
         ("{p95_ms: 80}", "{p95_ms: 80ms}", 7, "plain number, in milliseconds"),
         ("{p95_ms: 80}", "{p97_ms: 80}", 7, "unknown key"),
         ("{p95_ms: 80}", "{error_rate: 0.01}", 7, "at least one latency percentile"),
+        (
+            "{p95_ms: 80}",
+            "{p95_ms: 80, error_rate: 0.1}",
+            7,
+            "leaves less than min_achieved = 0.98",
+        ),
         ("{p95_ms: 80}", "{p95_ms: 80, p99_ms: 20}", 7, "cannot have the higher limit"),
         ("{p95_ms: 80}", "{p95_ms: 20000}", 7, "must be below the time-out"),
         ("arrival: poisson", "arrival: bursty", 6, "'constant', 'poisson', 'gamma' or 'trace'"),

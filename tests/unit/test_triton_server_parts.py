@@ -140,7 +140,7 @@ def test_a_server_is_bound_to_loopback_in_explicit_mode() -> None:
     assert {"--log-verbose=1", "--bare"} < set(given)
 
 
-@pytest.mark.parametrize("flag", ["http-port", "model_repository", "--grpc-address"])
+@pytest.mark.parametrize("flag", ["http-port", "model_repository", "--grpc-address", "id"])
 def test_a_flag_that_is_autotunes_own_is_refused(flag: str) -> None:
     with pytest.raises(InputRefused, match="autotune's own"):
         refuse_reserved({flag: "x"})

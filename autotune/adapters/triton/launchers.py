@@ -15,25 +15,9 @@ from autotune.adapters.triton.environment import ServerEnvironment
 from autotune.adapters.triton.ports import LOOPBACK, Ports
 from autotune.adapters.triton.process import ChildProcess, Command
 from autotune.core.errors import InputRefused, ServerFailed
+from search_spaces.targets import OWN_FLAGS
 
 _DOCKER_TIMEOUT_S = 60
-RESERVED_FLAGS = (
-    "model-repository",
-    "model-store",
-    "model-control-mode",
-    "http-address",
-    "http-port",
-    "grpc-address",
-    "grpc-port",
-    "metrics-address",
-    "metrics-port",
-    "allow-http",
-    "allow-grpc",
-    "load-model",
-    "disable-auto-complete-config",
-    "strict-model-config",
-)
-"""Flags that the adapters set themselves."""
 
 
 class Launcher(Protocol):
@@ -68,7 +52,7 @@ def arguments(repository: str, ports: Ports, flags: Mapping[str, str]) -> list[s
 
 def refuse_reserved(flags: Mapping[str, str]) -> None:
     for name in flags:
-        if name.lstrip("-").replace("_", "-") in RESERVED_FLAGS:
+        if name.lstrip("-").replace("_", "-") in OWN_FLAGS:
             raise InputRefused(
                 "this server flag is autotune's own to set",
                 value=name,
