@@ -246,14 +246,13 @@ class _Worker:
 
     def _next_event(self, until: float) -> dict[str, Any] | None:
         while b"\n" not in self._buffer:
-            left = until - time.monotonic()
-            if left <= 0:
+            # What is there already is read even after the time: this process may wake late.
+            if not self._selector.select(max(0.0, until - time.monotonic())):
                 return None
-            if self._selector.select(left):
-                chunk = self._events.read(65536)
-                if chunk == b"":
-                    raise self._died()
-                self._buffer += chunk or b""
+            chunk = self._events.read(65536)
+            if chunk == b"":
+                raise self._died()
+            self._buffer += chunk or b""
         line, _, self._buffer = self._buffer.partition(b"\n")
         event: dict[str, Any] = json.loads(line)
         return event

@@ -1,6 +1,6 @@
 """The load process: a Locust local runner that takes commands as JSON lines.
 
-Standard input: ``{"command": "run", ...}`` (see `Command`). Standard output, one JSON line each:
+Standard input: a `Command` a line. Standard output, one JSON line each:
 ``ready``; per run ``started`` (with the time of CLOCK_MONOTONIC at which the phase begins, so that
 the driver can tell when the window opens by its own clock) and ``done`` or ``failed``. The raw
 times go to the file that the command names. The process ends when its input is closed or its
@@ -36,6 +36,7 @@ from loadgen.users import InferUser
 _PR_SET_PDEATHSIG = 1
 _SPARE_DESCRIPTORS = 64
 _NICE = -10
+_REAL_TIME_US = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +76,17 @@ class WorkerUser(InferUser):
     def make_phase(self) -> Phase:
         command = self.command
         client = InferClient(command.host, command.model, self.bodies)
+        phase: Phase
         if command.schedule is None:
-            return SaturatePhase(client, command.window, self.report, command.in_flight)
-        schedule = np.load(command.schedule).tolist()
-        return OpenLoopPhase(client, command.window, self.report, schedule)
+            phase = SaturatePhase(client, command.window, self.report, command.in_flight)
+        else:
+            schedule = np.load(command.schedule).tolist()
+            phase = OpenLoopPhase(client, command.window, self.report, schedule)
+        _quiet_gc()
+        _come_first()
+        return phase
 
     def starting(self, at: float) -> None:
-        _quiet_gc()
         self.events.write(event="started", at=at)
 
 
@@ -181,8 +186,7 @@ def _descriptors() -> int:
 
 
 def _settle_in(parent: int) -> None:
-    """Die with the parent, come first on the processor where that is allowed, leave Ctrl-C to the
-    parent, and have as many descriptors as the system gives."""
+    """Die with the parent, leave Ctrl-C to it, and have as many descriptors as the system gives."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("the parent is gone")
@@ -190,17 +194,17 @@ def _settle_in(parent: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _come_first()
 
 
 def _come_first() -> None:
     """Be scheduled before the server on a busy machine: what is sent late measures nothing.
 
-    Real-time where it is allowed (Linux keeps 5% of each core for the rest), else a better nice
-    value. With both cores of a machine taken, the p99 send lag at 1,000 requests/s was 1.3 ms with
-    the first, 4 to 6 ms with the second and above 500 ms with neither.
+    Real-time where it is allowed, else a better nice value. With both cores of a machine taken,
+    the p99 send lag at 1,000 requests/s was 1.3 ms with the first, 4 to 6 ms with the second and
+    above 500 ms with neither.
     """
     with suppress(OSError):
+        _step_down_when_it_never_waits()
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
         return
     with suppress(OSError):
@@ -208,6 +212,21 @@ def _come_first() -> None:
         # Between sessions it is the session's own nice value that counts, where Linux groups
         # processes by session (sched_autogroup), and this process has a session of its own.
         Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")
+
+
+def _step_down_when_it_never_waits() -> None:
+    """A real-time process that does not sleep for so long (`getrlimit(2)`, RLIMIT_RTTIME) is an
+    ordinary one until the next phase: it has more to send than it can, and must not take a core
+    from all others. Linux may keep 5% of a core for them, but need not."""
+
+    def step_down(*_: object) -> None:
+        with suppress(OSError):
+            ordinary = os.SCHED_OTHER | os.SCHED_RESET_ON_FORK  # to clear the flag is a privilege
+            os.sched_setscheduler(0, ordinary, os.sched_param(0))
+
+    signal.signal(signal.SIGXCPU, step_down)
+    _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (_REAL_TIME_US, hard))
 
 
 def main() -> None:

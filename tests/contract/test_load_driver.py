@@ -342,3 +342,35 @@ def test_a_load_process_dies_with_its_parent(tmp_path):
     except psutil.TimeoutExpired:
         worker.kill()
         raise
+
+
+SPIN = """
+import os, time
+from loadgen.worker import _come_first
+def real_time():
+    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR
+_come_first()
+print(real_time())
+deadline = time.monotonic() + 10
+while real_time() and time.monotonic() < deadline:
+    pass
+print(real_time())
+_come_first()
+print(real_time(), flush=True)
+os._exit(0)  # as the load process ends: the interpreter takes its signal handlers down
+"""
+
+
+def test_a_real_time_load_process_that_never_sleeps_steps_down_until_the_next_phase():
+    ended = subprocess.run(
+        [sys.executable, "-c", SPIN],
+        check=False,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    if ended.stdout.split()[0] == "False":
+        pytest.skip("real-time scheduling is not allowed here")
+    assert ended.stdout.split() == ["True", "False", "True"]
