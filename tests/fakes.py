@@ -222,10 +222,16 @@ class FakeTelemetry:
 
 @dataclass(slots=True)
 class FakeCheck:
+    """``errors_under`` names candidates, by key, whose answers are errors."""
+
+    server: FakeServer
     differs: bool = False
+    errors_under: set[str] = field(default_factory=set)
     compared: int = 0
 
     def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
+        if self.server.applied[-1].key in self.errors_under:
+            raise CandidateFailed("the server answers an error")
         if self.differs:
             raise OutputsDiffer("served outputs differ", value="1.0 against 2.0")
         self.compared += len(samples)

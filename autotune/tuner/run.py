@@ -228,6 +228,11 @@ class StudyRunner:
         pick = self._trial(decision.pick)
         confirmed = pick is not None and pick.confirmation is not None
         exported_to = self._export(decision, pick) if pick is not None and confirmed else None
+        if pick is not None and not confirmed:
+            stopped_because += (
+                f"; {CONFIRMATIONS} picks missed the SLA when confirmed, and trial {pick.number},"
+                " the next, was not tried: nothing is exported"
+            )
         self._end(StudyState.DONE, stopped_because)
         return self._answer(decision, exported_to, stopped_because)
 

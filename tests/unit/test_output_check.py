@@ -13,10 +13,11 @@ import pytest
 from onnx import TensorProto
 
 from autotune.adapters.triton.reference import BasicOutputCheck, HttpInfer, OnnxOutputCheck
-from autotune.core.errors import InputRefused, OutputsDiffer, ServerFailed
+from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample, TensorSpec
 from autotune.core.study import Tolerance
 from tests import onnx_models
+from tests.null_process import MODEL, null_server
 
 ENDPOINT = Endpoint(http="127.0.0.1:1", grpc="127.0.0.1:2")
 Outputs = dict[str, Any]
@@ -231,6 +232,12 @@ def test_a_server_that_hangs_is_the_server_s_failure():
         endpoint = Endpoint(http=f"{host}:{port}", grpc="")
         with pytest.raises(ServerFailed, match=r"does not answer"):
             HttpInfer(endpoint, interface(), timeout_s=0.3)(samples(3), at_once=3)
+
+
+def test_an_error_answered_to_a_valid_request_is_the_candidate_s_failure():
+    sample: Sample = {"IN": np.zeros(4, np.float32)}
+    with null_server("--mode", "503") as server, pytest.raises(CandidateFailed, match="an error"):
+        HttpInfer(server.endpoint, MODEL)([sample], at_once=1)
 
 
 # -------------------------------------------------------------------------- without a reference

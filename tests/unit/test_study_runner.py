@@ -52,7 +52,7 @@ class Bench:
         self.clock = FakeClock()
         self.server = FakeServer(self.clock)
         self.load = FakeLoad(self.server)
-        self.check = FakeCheck()
+        self.check = FakeCheck(self.server)
         self.strict = FakeServer(self.clock)
         self.exporter = FakeExporter(self._strict)
         self.search = ListSearch(candidates)
@@ -141,6 +141,16 @@ def test_a_pick_that_fails_its_confirmation_gives_way_to_the_next(bench: Any) ->
     assert b.exporter.written[b.out] == FOUR
 
 
+def test_a_study_whose_picks_all_fail_their_confirmation_says_so(bench: Any) -> None:
+    candidates = [Candidate({"instances": n}) for n in (1, 2, 4, 8, 16)]
+    b = bench(candidates, space={"instances": [1, 2, 4, 8, 16]})
+    b.strict.service_ms = 500.0
+    answer = b.runner().run()
+    assert answer.exported_to is None
+    assert b.strict.applied == candidates[1:4]
+    assert "3 picks missed the SLA when confirmed, and trial 4" in answer.record.reason
+
+
 def test_nothing_is_exported_when_no_candidate_meets_the_sla(bench: Any) -> None:
     b = bench(sla={"p95_ms": 5.0})
     answer = b.runner().run()
@@ -211,6 +221,14 @@ def test_a_present_configuration_that_does_not_load_stops_the_study(bench: Any) 
     with pytest.raises(CandidateFailed, match="as it is configured now"):
         b.runner().run()
     assert b.store.study("s").state is StudyState.FAILED
+
+
+def test_an_error_that_a_candidate_answers_fails_its_trial_alone(bench: Any) -> None:
+    b = bench()
+    b.check.errors_under = {TWO.key}
+    answer = b.runner().run()
+    assert [t.state for t in answer.trials] == [TrialState.OK, TrialState.FAILED, TrialState.OK]
+    assert answer.decision.pick == 2
 
 
 def test_outputs_that_differ_stop_the_study_before_any_load(bench: Any) -> None:

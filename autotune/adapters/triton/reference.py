@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from autotune.adapters.triton.comparison import NEXT_STEP, Array, Outputs, compare, kind_of
 from autotune.adapters.triton.onnx_graph import open_session
-from autotune.core.errors import InputRefused, OutputsDiffer, ServerFailed
+from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
 from autotune.core.model_interface import (
     NUMPY_DTYPES,
     Endpoint,
@@ -43,8 +43,8 @@ class Connect(Protocol):
 class HttpInfer:
     """Requests over HTTP through tritonclient: ``at_once`` of them open at a time.
 
-    OutputsDiffer if an answer is an error or cannot be read as what it says it is; ServerFailed if
-    there is no answer.
+    CandidateFailed if an answer is an error, OutputsDiffer if it cannot be read as what it says it
+    is, ServerFailed if there is none.
     """
 
     endpoint: Endpoint
@@ -73,10 +73,10 @@ class HttpInfer:
         except OSError as error:
             raise ServerFailed(f"the server does not answer: {error}") from error
 
-    def _refused(self, error: InferenceServerException) -> OutputsDiffer | ServerFailed:
+    def _refused(self, error: InferenceServerException) -> ServerFailed:
         if "timed out" in str(error) or "Timeout" in str(error):
             return ServerFailed(f"the server does not answer within {self.timeout_s:g} s: {error}")
-        return OutputsDiffer(
+        return CandidateFailed(
             f"the server answers an error to a valid request: {error.message()}",
             next_step="The server's own log says more.",
         )
