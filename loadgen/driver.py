@@ -20,7 +20,7 @@ from autotune.core.errors import LoadFailed
 from autotune.core.measurement import LoadResult
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample
 from autotune.ports import LoadPlan, OpenLoop, WindowObserver
-from loadgen.arrivals import schedule
+from loadgen.arrivals import schedule_at_rate
 from loadgen.bodies import build_bodies, save_bodies
 from loadgen.results import RawRun, summarise
 
@@ -121,11 +121,13 @@ class LocustDriver:
         """The arrivals of a phase, with enough of them after the window to load it to its end."""
         if not isinstance(plan.mode, OpenLoop):
             return None
-        offsets = schedule(
+        closes_s = plan.warmup_s + plan.measure_s
+        offsets = schedule_at_rate(
             plan.mode.arrival,
             qps=plan.mode.qps,
             seed=plan.mode.seed,
-            duration_s=plan.warmup_s + plan.measure_s + plan.tail_s,
+            duration_s=closes_s + plan.tail_s,
+            window_s=(plan.warmup_s, closes_s),
         )
         path = self._path / "schedule.npy"
         np.save(path, offsets)

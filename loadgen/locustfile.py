@@ -28,7 +28,7 @@ from tritonclient.utils import InferenceServerException
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.model_interface import ModelInterface, TensorSpec
 from autotune.core.workload import Arrival, ArrivalKind, InputKind, InputSpec
-from loadgen.arrivals import schedule
+from loadgen.arrivals import schedule_at_rate
 from loadgen.bodies import build_bodies
 from loadgen.inputs import build_samples
 from loadgen.pacing import OpenLoopPhase, Phase, Window
@@ -116,11 +116,12 @@ def build_phase(host: str, options: Namespace, user: InferUser) -> Phase:
     arrival = Arrival(
         kind=ArrivalKind(options.arrival), cv=options.arrival_cv, trace=options.arrival_trace
     )
-    offsets = schedule(
+    offsets = schedule_at_rate(
         arrival,
         qps=options.qps,
         seed=options.load_seed,
         duration_s=window.closes_s + window.timeout_s + _TAIL_S,
+        window_s=(window.warmup_s, window.closes_s),
     )
     client = InferClient(address, model.name, build_bodies(model, samples))
     return OpenLoopPhase(client, window, user.report, offsets.tolist())

@@ -21,7 +21,7 @@ from autotune.core.errors import Interrupted, LoadFailed
 from autotune.core.model_interface import Endpoint
 from autotune.core.workload import Arrival, ArrivalKind, InputSpec
 from autotune.ports import LoadPlan, OpenLoop, Saturate
-from loadgen.arrivals import schedule
+from loadgen.arrivals import schedule_at_rate
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
 from tests.null_process import MODEL, null_server
@@ -82,7 +82,7 @@ def test_the_requests_sent_are_those_of_the_seeded_schedule(driver):
     mode = OpenLoop(qps=80, arrival=arrival, seed=7)
     with null_server() as server:
         result = driver.run(server.endpoint, plan(mode=mode), Watch())
-    due = schedule(arrival, qps=80, seed=7, duration_s=1.2)
+    due = schedule_at_rate(arrival, qps=80, seed=7, duration_s=1.2, window_s=(0.2, 1.2))
     assert result.samples is not None
     assert result.samples.scheduled_s == pytest.approx(due[due >= 0.2] - 0.2)
     assert np.all(result.samples.sent_s >= result.samples.scheduled_s)

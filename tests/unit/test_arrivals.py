@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autotune.core.errors import InputRefused
 from autotune.core.workload import Arrival, ArrivalKind
-from loadgen.arrivals import read_trace, schedule
+from loadgen.arrivals import RATE_SHARE, read_trace, schedule, schedule_at_rate
 
 CONSTANT = Arrival(kind=ArrivalKind.CONSTANT)
 POISSON = Arrival(kind=ArrivalKind.POISSON)
@@ -56,6 +56,29 @@ def test_poisson_gaps_vary_as_much_as_their_mean():
     gaps = np.diff(schedule(POISSON, qps=500, seed=3, duration_s=60))
     assert np.mean(gaps) == pytest.approx(1 / 500, rel=0.03)
     assert np.std(gaps) / np.mean(gaps) == pytest.approx(1, rel=0.03)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 4.0]), st.integers(20, 200))
+@settings(max_examples=40, deadline=None)
+def test_a_measured_window_gets_the_rate_that_was_asked_for_whatever_the_seed(seed, cv, qps):
+    arrival = Arrival(kind=ArrivalKind.GAMMA, cv=cv)
+    due = schedule_at_rate(arrival, qps=qps, seed=seed, duration_s=13, window_s=(2, 12))
+    again = schedule_at_rate(arrival, qps=qps, seed=seed, duration_s=13, window_s=(2, 12))
+    count = np.count_nonzero((due >= 2) & (due < 12))
+    assert abs(count - 10 * qps) <= max(1, 3 * RATE_SHARE * 10 * qps)
+    assert np.array_equal(due, again)
+    assert 0 <= due[0] <= due[-1] < 13
+
+
+def test_arrivals_given_their_count_are_still_poisson():
+    due = [
+        schedule_at_rate(POISSON, qps=40, seed=seed, duration_s=12, window_s=(2, 12))
+        for seed in range(40)
+    ]
+    gaps = np.concatenate([np.diff(offsets) for offsets in due])
+    assert gaps.std() / gaps.mean() == pytest.approx(1, rel=0.05)
+    in_seconds = np.concatenate([np.bincount(offsets.astype(int))[2:12] for offsets in due])
+    assert in_seconds.var() / in_seconds.mean() == pytest.approx(1, rel=0.25)
 
 
 def test_constant_arrivals_are_equally_spaced_from_zero():
