@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeAlias
 from autotune.core.measurement import LoadResult, Measurement, ServerWindow, TelemetryWindow
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
-from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState
 from autotune.core.workload import Arrival
 from search_spaces.candidate import Candidate
@@ -261,9 +260,3 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
     def sleep(self, seconds: float) -> None: ...
-
-
-class StudyReader(Protocol):
-    """Turns a stored definition back into a study."""
-
-    def __call__(self, definition: Mapping[str, Any]) -> Study: ...
