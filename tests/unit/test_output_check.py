@@ -226,12 +226,13 @@ def test_a_server_that_is_not_there_is_the_server_s_failure():
         HttpInfer(ENDPOINT, interface())(samples(1), at_once=1)
 
 
-def test_a_server_that_hangs_is_the_server_s_failure():
+def test_a_server_that_hangs_is_the_server_s_failure(capfd: pytest.CaptureFixture[str]):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         endpoint = Endpoint(http=f"{host}:{port}", grpc="")
         with pytest.raises(ServerFailed, match=r"does not answer"):
             HttpInfer(endpoint, interface(), timeout_s=0.3)(samples(3), at_once=3)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_an_error_answered_to_a_valid_request_is_the_candidate_s_failure():

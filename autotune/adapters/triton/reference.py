@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import gevent
 import numpy as np
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
@@ -52,6 +53,7 @@ class HttpInfer:
     timeout_s: float = 60.0
 
     def __call__(self, samples: Sequence[Sample], *, at_once: int) -> list[Outputs]:
+        gevent.get_hub().exception_stream = None  # it prints what is raised here anyway
         try:
             with triton_http.InferenceServerClient(
                 self.endpoint.http,
