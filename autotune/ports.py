@@ -185,9 +185,6 @@ class Exporter(Protocol):
         """Write the repository with the candidate's configuration, all or nothing, replacing an
         older export of the same study; returns the config.pbtxt's path."""
 
-    def add(self, out: Path, files: Sequence[ExportFile]) -> None:
-        """Put files beside the model of an existing export, each replaced atomically."""
-
     def strict_server(self, out: Path) -> Server:
         """A server, not started, over the exported files alone, with auto-completion off; its
         `apply` takes only the exported candidate and loads it as it stands in the file."""

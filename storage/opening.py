@@ -48,6 +48,11 @@ def parse_url(where: str) -> URL:
     return url.set(database=str(_absolute(url.database or "")))
 
 
+def sqlite_file(where: str) -> Path | None:
+    """The file of an SQLite database; None for a database of another kind."""
+    return _sqlite_path(parse_url(where))
+
+
 def _absolute(path: str) -> Path:
     if path in ("", ":memory:") or path.startswith("file:"):
         raise InputRefused(

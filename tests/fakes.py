@@ -257,9 +257,6 @@ class FakeExporter:
         self.files[out] = [file.name for file in files]
         return out / "m" / "config.pbtxt"
 
-    def add(self, out: Path, files: Sequence[ExportFile]) -> None:
-        self.files[out] += [file.name for file in files]
-
     def strict_server(self, out: Path) -> Server:
         assert out in self.written
         return self.strict()

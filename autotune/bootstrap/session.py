@@ -29,7 +29,7 @@ from autotune.bootstrap.stored import (
     refuse_other_machine,
     unfinished,
 )
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.records import StudyRecord
 from autotune.core.study import Launch, SearchKind, ServerSpec, Study
 from autotune.ports import OutputCheck, Progress, ProgressListener, Search, TrialStore
@@ -39,6 +39,7 @@ from autotune.tuner.run import Documents, StudyRunner
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
 from search_spaces.candidate import SERVER_PREFIX, Candidate
+from storage.opening import sqlite_file
 
 SHOWN_TRAPS = 2000
 """Candidates of a space that are looked through for traps."""
@@ -66,6 +67,7 @@ class StudySession:
         space, server."""
         settings = Settings.from_environment()
         refuse_unwritable(out, study.name)
+        _refuse_inside(out, database=sqlite_file(db), work=settings.work_dir)
         with ExitStack() as stack:
             store = stack.enter_context(open_store(db, create=True))
             stack.enter_context(_alone(settings.work_dir))
@@ -79,11 +81,23 @@ class StudySession:
             yield _assemble(study, at, before)
 
 
+def _refuse_inside(out: Path, **ours: Path | None) -> None:
+    """An export replaces all of its directory: nothing that the run needs may lie in it."""
+    for what, path in ours.items():
+        if path is not None and path.resolve().is_relative_to(out.resolve()):
+            raise InputRefused(
+                f"the output directory {out} would hold autotune's own {what}, and an export"
+                " replaces all of it",
+                value=str(path),
+                next_step="give another --out, or another --db or AUTOTUNE_WORK",
+            )
+
+
 @contextmanager
 def _alone(work_dir: Path) -> Iterator[None]:
     """One study at a time on a machine: two would measure each other."""
     work_dir.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(work_dir / "measuring.lock", timeout=0)
+    lock = FileLock(work_dir / ".measuring.lock", timeout=0)  # no study has such a name
     try:
         lock.acquire()
     except Timeout as exc:

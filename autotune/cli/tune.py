@@ -33,10 +33,11 @@ def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) 
         for warning in session.warnings:
             Console.note(f"note: {warning}", style="yellow")
         answer = session.run()
-    if as_json:
-        Console.document(answer_json(answer))
-    else:
-        print_answer(answer)
+        # Before the session is left: what was found is not lost if clearing up fails.
+        if as_json:
+            Console.document(answer_json(answer))
+        else:
+            print_answer(answer)
     return ExitCode.MEETS if answer.exported_to is not None else ExitCode.NO_CANDIDATE
 
 

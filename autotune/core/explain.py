@@ -41,7 +41,7 @@ def picked(pick: Judged, rule: str, workload: Workload | None) -> str:
 
 def confirmed(pick: Judged) -> list[str]:
     if pick.confirmation is None:
-        return []
+        return ["not confirmed: it has not been measured from its exported files"]
     return [f"confirmed from its exported files: {pick.confirmation.findings[0].reason}"]
 
 

@@ -21,8 +21,8 @@ is an answer, bad as it is."""
 
 
 def saturated(load: LoadResult) -> bool:
-    """Whether the server was offered more than it could take: then the good answers per second of
-    the window are its saturation throughput. A server that answers errors in time is not."""
+    """Whether the server fell behind what it was offered, and so has a queue to work off. A server
+    that answers errors in time has not."""
     bad = sum(count for kind, count in load.errors.items() if kind not in OVERLOAD)
     answered_qps = load.achieved_qps + bad / load.window_s
     return answered_qps < SATURATED_SHARE * load.offered_qps

@@ -99,6 +99,13 @@ def _sla(study: StudySection) -> Iterator[Problem]:
             " error_rate",
         )
     for percentile, limit in given.items():
+        if study.workload.warmup_s * 1000 < limit:
+            yield Problem(
+                place=("workload", "warmup_s"),
+                rule=f"must be at least the longest latency that is allowed, {limit:g} ms: else the"
+                " window opens before the queue has settled",
+                value=study.workload.warmup_s,
+            )
         if study.workload.timeout_s * 1000 <= limit:
             yield Problem(
                 place=("sla", LATENCIES[percentile]),

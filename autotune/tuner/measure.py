@@ -78,7 +78,7 @@ class Measurer:
         instruments = _Instruments(server, self.telemetry)
         result = self._at_target(server, instruments)
         invalid = why_invalid(result, self.study.sla)
-        saturation = None if invalid else self._saturation(server, candidate, applied, result)
+        saturation = None if invalid else self._saturation(server, candidate, applied)
         return Measurement(
             purpose=purpose,
             started_at=started_at,
@@ -128,16 +128,11 @@ class Measurer:
                 return
             mark = after
 
-    def _saturation(
-        self, server: Server, candidate: Candidate, applied: Applied, at_target: LoadResult
-    ) -> float | None:
-        """Completed per second with more requests open than the server can hold in batches. Where
-        the target rate was already more than it can take, that phase has told it."""
+    def _saturation(self, server: Server, candidate: Candidate, applied: Applied) -> float | None:
+        """Completed per second with more requests open than the server can hold in batches."""
         work = self.study.workload
         if work.saturation_s == 0:
             return None
-        if saturated(at_target):
-            return at_target.achieved_qps
         plan = LoadPlan(
             mode=Saturate(in_flight=min(enough_in_flight(candidate, applied), work.max_in_flight)),
             warmup_s=SATURATION_WARMUP_S,

@@ -23,7 +23,6 @@ from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.sla import judge
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState
-from autotune.core.validity import saturated
 from autotune.ports import (
     Applied,
     Clock,
@@ -119,6 +118,7 @@ class StudyRunner:
             self._before_s += (trial.ended_at or trial.started_at) - trial.started_at
 
     def _prepare(self) -> None:
+        self.exporter.preflight(self.out, self.study.name)
         self._say("prepare", "starting the server")
         self.server.start()
         self._say("prepare", f"loading {self.study.model.name} as it is configured now")
@@ -159,6 +159,8 @@ class StudyRunner:
                 return "every candidate of the space has been measured"
             trial = self._run_trial(candidate)
             self.search.tell(candidate, self._outcome(trial))
+            if trial.state is TrialState.FAILED and not self.server.alive():
+                self.server.start()  # one that cannot be had again is no later candidate's fault
 
     def _run_trial(self, candidate: Candidate) -> Trial:
         number = max((trial.number for trial in self._trials), default=-1) + 1
@@ -266,14 +268,22 @@ class StudyRunner:
             strict.close()
 
     def _measure_confirmation(self, strict: Server, pick: Trial, applied: Applied) -> None:
+        reason = ""
         for _ in range(ATTEMPTS):
-            measurement = self._measurer().measure(strict, pick.candidate, applied, Purpose.CONFIRM)
-            self.store.add_measurement(self.study_id, pick.number, measurement)
-            if measurement.valid:
+            try:
+                measured = self._measurer().measure(
+                    strict, pick.candidate, applied, Purpose.CONFIRM
+                )
+            except LoadFailed as exc:
+                reason = str(exc)
+                continue
+            self.store.add_measurement(self.study_id, pick.number, measured)
+            if measured.valid:
                 return
+            reason = "; ".join(measured.invalid_because)
         raise LoadFailed(
             f"trial {pick.number} could not be confirmed: no valid measurement in {ATTEMPTS}",
-            value="; ".join(measurement.invalid_because),
+            value=reason,
             next_step="free this machine of other work, then go on with --resume",
         )
 
@@ -325,7 +335,7 @@ class StudyRunner:
         work = self.study.workload
         since = self.clock.now() - (self.clock.monotonic() - self._began)
         taken = [m for t in self._trials for m in t.measurements if m.started_at >= since]
-        bursts = sum(m.saturation_qps is not None and not saturated(m.load) for m in taken)
+        bursts = sum(m.saturation_qps is not None for m in taken)
         return len(taken) * (work.warmup_s + work.measure_s) + bursts * (
             SATURATION_WARMUP_S + work.saturation_s
         )

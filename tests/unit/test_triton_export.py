@@ -85,8 +85,7 @@ def test_an_export_holds_the_model_s_files_the_tuned_configuration_and_what_is_g
 def test_the_root_of_an_export_has_no_directory_but_the_model(model: ServedModel, tmp_path: Path):
     out = tmp_path / "out"
     one = exporter(model, tmp_path)
-    one.write(PICK, out, "s", [])
-    one.add(out, [ExportFile(name="report.html", text="later")])
+    one.write(PICK, out, "s", [ExportFile(name="report.html", text="text")])
     assert [entry.name for entry in out.iterdir() if entry.is_dir()] == ["m"]
     assert sorted(e.name for e in out.iterdir()) == ["m", "provenance.json", "report.html"]
 
@@ -287,18 +286,6 @@ def test_a_provenance_of_another_study_is_refused(model: ServedModel, tmp_path: 
     foreign = ExportFile(name="provenance.json", text='{"study": "other"}')
     with pytest.raises(InputRefused, match="must name its study"):
         exporter(model, tmp_path).write(PICK, tmp_path / "out", "s", [foreign])
-
-
-def test_files_are_added_only_to_an_export(model: ServedModel, tmp_path: Path):
-    with pytest.raises(InputRefused, match="no export"):
-        exporter(model, tmp_path).add(tmp_path, [])
-
-
-def test_an_added_file_replaces_the_older_one(model: ServedModel, tmp_path: Path):
-    one = exporter(model, tmp_path)
-    one.write(PICK, tmp_path / "out", "s", [ExportFile(name="a.txt", text="old")])
-    one.add(tmp_path / "out", [ExportFile(name="a.txt", text="new")])
-    assert (tmp_path / "out" / "a.txt").read_text() == "new"
 
 
 # --------------------------------------------------------------------------------- strict server

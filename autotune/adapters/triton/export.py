@@ -94,22 +94,6 @@ class RepositoryExporter:
                 _swap(fresh, out)
         return out / self._exported.name / CONFIG_FILE
 
-    def add(self, out: Path, files: Sequence[ExportFile]) -> None:
-        """Put files beside the model of an existing export, each replaced atomically."""
-        out = out.absolute()
-        if not (out / PROVENANCE).is_file():
-            raise InputRefused("there is no export to add files to", value=str(out))
-        _require_plain_files(files, [entry.name for entry in out.iterdir() if entry.is_dir()])
-        with _writing(out):
-            for file in files:
-                fresh = out / f".{file.name}.{os.getpid()}"
-                try:
-                    _write_synced(fresh, file.text)
-                    fresh.replace(out / file.name)
-                finally:
-                    fresh.unlink(missing_ok=True)
-            _sync_directory(out)
-
     def strict_server(self, out: Path) -> Server:
         """A server, not started, over the exported files alone, with auto-completion off."""
         out = out.absolute()

@@ -26,7 +26,7 @@ from autotune.core.measurement import ServerWindow
 from autotune.core.model_interface import Endpoint, ModelInterface
 from autotune.core.study import ServerSpec
 from autotune.ports import Applied, StatisticsMark
-from search_spaces.candidate import Candidate
+from search_spaces.candidate import SERVER_PREFIX, Candidate
 
 T = TypeVar("T")
 
@@ -61,12 +61,12 @@ class LocalServer:
         self._child: ChildProcess | None = None
         self._control: Control | None = None
         self._ports: Ports | None = None
-        self._flags: Mapping[str, str] = {}
+        self._flags: Mapping[str, str] = dict(spec.flags)
         self._version = ""
 
     # ----------------------------------------------------------------------------- start and end
     def start(self) -> None:
-        self._restart({})
+        self._restart(self._spec.flags)
 
     def alive(self) -> bool:
         return self._running() and self._control is not None and self._control.live()
@@ -138,7 +138,7 @@ class LocalServer:
 
     def _ensure(self, candidate: Candidate) -> bool:
         """Have a server with the candidate's flags; whether it had to be started."""
-        flags = candidate.server_flags
+        flags = self._flags_of(candidate)
         alive = self.alive()
         if flags == self._flags and alive:
             return False
@@ -147,12 +147,19 @@ class LocalServer:
         try:
             self._restart(flags)
         except ServerFailed as error:
-            if flags:
+            if candidate.server_flags:
                 raise CandidateFailed(
                     f"the server does not start with {candidate}: {error}"
                 ) from error
             raise
         return True
+
+    def _flags_of(self, candidate: Candidate) -> dict[str, str]:
+        """The study's own flags, and in place of those that the space sweeps the candidate's; one
+        that the candidate leaves unset is not given at all."""
+        swept = {target.removeprefix(SERVER_PREFIX) for target in candidate}
+        kept = {name: value for name, value in self._spec.flags.items() if name not in swept}
+        return {**kept, **candidate.server_flags}
 
     def _restart(self, flags: Mapping[str, str]) -> None:
         for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -174,7 +181,7 @@ class LocalServer:
 
     def _launch(self, ports: Ports) -> None:
         strict = {"disable-auto-complete-config": ""} if self._strict else {}
-        flags = {"exit-timeout-secs": f"{EXIT_S:g}", **self._spec.flags, **self._flags, **strict}
+        flags = {"exit-timeout-secs": f"{EXIT_S:g}", **self._flags, **strict}
         command = self._launcher.command(self._model.repository, ports, flags)
         start = self._log.stat().st_size if self._log.exists() else 0
         self._child = ChildProcess(command, log=self._log, nice=NICE, grace_s=EXIT_S + 2)
