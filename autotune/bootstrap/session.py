@@ -175,9 +175,7 @@ def _assemble(study: Study, at: _Surroundings, before: StudyRecord | None) -> St
             interface, study.workload.inputs, seed=study.seed
         ),
         documents=Documents(
-            write=lambda record, trials, decided, _: documents(
-                study, model, record, trials, decided
-            )
+            write=lambda record, trials, decided: documents(study, model, record, trials, decided)
         ),
         environment=machine.describe,
         clock=machine.SystemClock(),

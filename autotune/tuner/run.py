@@ -19,15 +19,13 @@ from autotune.core.errors import (
 )
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.model_interface import ModelInterface, Sample
-from autotune.core.records import DecisionRecord, StudyRecord, StudyState
+from autotune.core.records import StudyState
 from autotune.core.sla import judge
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState
 from autotune.ports import (
-    Applied,
     Clock,
     Exporter,
-    ExportFile,
     LoadDriver,
     OutputCheck,
     Progress,
@@ -39,22 +37,12 @@ from autotune.ports import (
     TrialStore,
 )
 from autotune.tuner.answer import Answer
-from autotune.tuner.measure import SATURATION_WARMUP_S, Measurer
+from autotune.tuner.conclude import Conclusion, Documents
+from autotune.tuner.measure import ATTEMPTS, SATURATION_WARMUP_S, Measurer
 from search_spaces.candidate import Candidate
 
-ATTEMPTS = 3
-"""How often an invalid measurement is taken in all, before the trial is given up as invalid."""
-CONFIRMATIONS = 3
-"""How many picks may fail their confirmation before the study gives up."""
 CHECKED_SAMPLES = 4
 """Samples compared at every later candidate; the first one is compared on all of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documents:
-    """Writes what stands beside an exported model, from the finished study."""
-
-    write: Callable[[StudyRecord, Sequence[Trial], DecisionRecord, Decision], Sequence[ExportFile]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,30 +207,39 @@ class StudyRunner:
 
     # -------------------------------------------------------------------------------- conclude
     def _conclude(self, stopped_because: str) -> Answer:
-        for _ in range(CONFIRMATIONS):
-            decision = self._decide()
-            pick = self._trial(decision.pick)
-            if pick is None or pick.confirmation is not None:
-                break
-            self._say("confirm", f"confirming trial {pick.number} from its exported files")
-            self._confirm(pick)
-        decision = self._decide()
-        pick = self._trial(decision.pick)
-        confirmed = pick is not None and pick.confirmation is not None
-        exported_to = self._export(decision, pick) if pick is not None and confirmed else None
-        if pick is not None and not confirmed:
-            stopped_because += (
-                f"; {CONFIRMATIONS} picks missed the SLA when confirmed, and trial {pick.number},"
-                " the next, was not tried: nothing is exported"
-            )
-        self._end(StudyState.DONE, stopped_because)
-        return self._answer(decision, exported_to, stopped_because)
-
-    def _decide(self) -> Decision:
-        self._trials = [
-            t for t in self.store.trials(self.study_id) if t.state is not TrialState.RUNNING
-        ]
-        return self._decision()
+        conclusion = Conclusion(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            exporter=self.exporter,
+            measurer=self._measurer(),
+            check_outputs=lambda server: self._check_outputs(server, self._samples),
+            documents=self.documents,
+            clock=self.clock,
+            say=self._say,
+            out=self.out,
+            work=self.work,
+        )
+        self._say("confirm", "ending the server that was tuned")
+        self.server.close()
+        settled = conclusion.settle()
+        why = "; ".join([stopped_because, *settled.notes])
+        self._end(StudyState.DONE, why)
+        self._trials = list(settled.trials)
+        self._say("done", why)
+        return Answer(
+            study=self.study,
+            record=self.store.study(str(self.study_id)),
+            trials=settled.trials,
+            decision=settled.decision,
+            exported_to=settled.exported_to,
+            stopped_because=why,
+            wall_s=self.clock.monotonic() - self._began,
+            load_s=self._load_s(),
+            warnings=self.warnings,
+            report=settled.report,
+            search_log=self.search_log,
+        )
 
     def _decision(self) -> Decision:
         study = self.study
@@ -252,82 +249,6 @@ class StudyRunner:
 
     def _trial(self, number: int | None) -> Trial | None:
         return next((trial for trial in self._trials if trial.number == number), None)
-
-    def _confirm(self, pick: Trial) -> None:
-        """Load the pick from its exported files in a strict server, and measure it once more."""
-        self.server.close()
-        staged = self.work / f"confirm-{pick.number}"
-        self.exporter.write(pick.candidate, staged, self.study.name, ())
-        strict = self.exporter.strict_server(staged)
-        try:
-            strict.start()
-            applied = strict.apply(pick.candidate)
-            self._check_outputs(strict, self._samples)
-            self._measure_confirmation(strict, pick, applied)
-        finally:
-            strict.close()
-
-    def _measure_confirmation(self, strict: Server, pick: Trial, applied: Applied) -> None:
-        reason = ""
-        for _ in range(ATTEMPTS):
-            try:
-                measured = self._measurer().measure(
-                    strict, pick.candidate, applied, Purpose.CONFIRM
-                )
-            except LoadFailed as exc:
-                reason = str(exc)
-                continue
-            self.store.add_measurement(self.study_id, pick.number, measured)
-            if measured.valid:
-                return
-            reason = "; ".join(measured.invalid_because)
-        raise LoadFailed(
-            f"trial {pick.number} could not be confirmed: no valid measurement in {ATTEMPTS}",
-            value=reason,
-            next_step="free this machine of other work, then go on with --resume",
-        )
-
-    def _export(self, decision: Decision, pick: Trial) -> Path:
-        self._say("export", f"writing trial {pick.number} to {self.out}")
-        record = DecisionRecord(
-            study_id=self.study_id,
-            taken_at=self.clock.now(),
-            rule=self.study.pick,
-            pick=pick.number,
-            detail=decision.to_json(),
-            exported_to=str(self.out.absolute()),
-        )
-        study = self.store.study(str(self.study_id))
-        trials = self.store.trials(self.study_id, samples=True)
-        files = self.documents.write(study, trials, record, decision)
-        self.exporter.write(pick.candidate, self.out, self.study.name, files)
-        self.store.add_decision(record)
-        return self.out
-
-    def _answer(self, decision: Decision, exported_to: Path | None, why: str) -> Answer:
-        if exported_to is None:
-            self.store.add_decision(
-                DecisionRecord(
-                    study_id=self.study_id,
-                    taken_at=self.clock.now(),
-                    rule=self.study.pick,
-                    pick=None,
-                    detail=decision.to_json(),
-                )
-            )
-        self._say("done", why)
-        return Answer(
-            study=self.study,
-            record=self.store.study(str(self.study_id)),
-            trials=tuple(self._trials),
-            decision=decision,
-            exported_to=exported_to,
-            stopped_because=why,
-            wall_s=self.clock.monotonic() - self._began,
-            load_s=self._load_s(),
-            warnings=self.warnings,
-            search_log=self.search_log,
-        )
 
     # -------------------------------------------------------------------------------- progress
     def _load_s(self) -> float:
