@@ -28,11 +28,11 @@ def documents(
     trials: Sequence[Trial],
     decided: DecisionRecord,
 ) -> list[ExportFile]:
-    """Both files for the trial that ``decided`` names as the one exported."""
-    assert decided.pick is not None
+    """The report, and the provenance of the trial that ``decided`` names as exported, if any."""
     by_number = {trial.number: trial for trial in trials}
     native = model.native or model
-    pick = by_number.get(decided.detail.get("pick", decided.pick))
+    picked = decided.detail.get("pick", decided.pick)
+    pick = None if picked is None else by_number.get(picked)
     report = render_report(
         study=record,
         trials=trials,
@@ -44,9 +44,12 @@ def documents(
         default_config_text=render(native.config),
         warnings=(record.environment or {}).get("warnings", ()),
     )
-    provenance = _provenance(study, model, record, by_number[decided.pick], decided)
-    text = json.dumps(provenance, indent=2, default=str, allow_nan=False) + "\n"
-    return [ExportFile(name=PROVENANCE, text=text), ExportFile(name=REPORT, text=report)]
+    files = [ExportFile(name=REPORT, text=report)]
+    if decided.pick is not None:
+        provenance = _provenance(study, model, record, by_number[decided.pick], decided)
+        text = json.dumps(provenance, indent=2, default=str, allow_nan=False) + "\n"
+        files.append(ExportFile(name=PROVENANCE, text=text))
+    return files
 
 
 def _provenance(

@@ -35,7 +35,8 @@ from autotune.core.study import Launch, SearchKind, ServerSpec, Study
 from autotune.ports import OutputCheck, Progress, ProgressListener, Search, TrialStore
 from autotune.settings import Settings
 from autotune.tuner.answer import Answer
-from autotune.tuner.run import Documents, StudyRunner
+from autotune.tuner.conclude import Documents
+from autotune.tuner.run import StudyRunner
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
 from search_spaces.candidate import SERVER_PREFIX, Candidate

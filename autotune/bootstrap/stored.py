@@ -14,7 +14,7 @@ from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
 from autotune.bootstrap.models import served_model
-from autotune.core.decision import Decision, decide
+from autotune.core.decision import Decision, decide, without_unconfirmed
 from autotune.core.errors import InputRefused
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.study import Study
@@ -81,6 +81,8 @@ class StoredStudy:
         trials = store.trials(record.id, samples=samples)
         decided = store.decision(record.id)
         ended = [trial for trial in trials if trial.state is not TrialState.RUNNING]
+        if decided is not None and decided.pick is None:
+            ended = without_unconfirmed(ended, study.sla)
         return cls(
             study=study,
             record=record,

@@ -37,6 +37,9 @@ def print_answer(answer: Answer) -> None:
         model = answer.exported_to / answer.study.model.name
         for path in (model / "config.pbtxt", *_beside(answer)):
             Console.plain(f"  {path}")
+    elif answer.report is not None:
+        Console.plain("")
+        Console.plain(f"The report:  {answer.report}")
     if answer.search_log is not None and answer.search_log.exists():
         Console.plain("")
         Console.plain(f"The search:  optuna-dashboard sqlite:///{answer.search_log}")
@@ -61,7 +64,9 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
         Console.out.print(Text(f"{study.name}: no candidate meets the SLA", style="bold red"))
     else:
         headline = f"{study.name}: {candidate_words(pick.candidate)}"
-        Console.out.print(Text(headline, style="bold green"))
+        confirmed = pick.confirmation is not None
+        style = "bold green" if confirmed else "bold yellow"
+        Console.out.print(Text(headline + ("" if confirmed else " (not confirmed)"), style=style))
     rows = decision.front or decision.infeasible_front
     nearest = [] if decision.nearest_miss is None else [decision.nearest_miss]
     numbers = sorted({0, *rows, *nearest} & set(by_number))

@@ -170,6 +170,17 @@ def decide(
     )
 
 
+def without_unconfirmed(trials: Sequence[Trial], sla: Sla) -> list[Trial]:
+    """The trials less those that met the SLA and were never confirmed: what is left to decide on
+    once a study has given up confirming."""
+    judged = ((trial, judge_trial(trial, sla)) for trial in trials)
+    return [
+        trial
+        for trial, found in judged
+        if found is None or not found.meets or trial.confirmation is not None
+    ]
+
+
 # ------------------------------------------------------------------------------------ the front
 def _dimensions(
     rule: PickRule, objectives: Sequence[Objective], sla: Sla, trials: Sequence[Judged]

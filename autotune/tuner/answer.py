@@ -14,9 +14,10 @@ from autotune.core.trial import Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """``exported_to`` is None where no candidate meets the SLA; ``search_log`` is a file that
-    optuna-dashboard opens. ``load_s`` of ``wall_s`` seconds
-    were spent under load; ``stopped_because`` says why no further candidate was measured."""
+    """``exported_to`` is None where no candidate meets the SLA; then ``report`` is where the report
+    was left by itself. ``search_log`` is a file that optuna-dashboard opens. ``load_s`` of
+    ``wall_s`` seconds were spent under load; ``stopped_because`` says why no further candidate was
+    measured."""
 
     study: Study
     record: StudyRecord
@@ -26,5 +27,6 @@ class Answer:
     stopped_because: str
     wall_s: float
     load_s: float
+    report: Path | None = None
     search_log: Path | None = None
     warnings: tuple[str, ...] = ()

@@ -27,6 +27,8 @@ from autotune.ports import (
 )
 from search_spaces.candidate import MAX_BATCH_SIZE, Candidate
 
+ATTEMPTS = 3
+"""How often an invalid measurement is taken in all, before it is given up."""
 SATURATION_WARMUP_S = 0.5
 """Time for the burst's queue to build up before its completions are counted."""
 DRAIN_POLL_S = 0.5

@@ -15,7 +15,9 @@ from autotune.core.study import Study
 from autotune.core.trial import TrialState
 from autotune.ports import ExportFile, Progress
 from autotune.studyfile import study_from_options
-from autotune.tuner.run import ATTEMPTS, Documents, StudyRunner
+from autotune.tuner.conclude import Documents
+from autotune.tuner.measure import ATTEMPTS
+from autotune.tuner.run import StudyRunner
 from search_spaces.candidate import Candidate
 from storage.store import SqlTrialStore
 from tests.fakes import (
@@ -148,7 +150,8 @@ def test_a_study_whose_picks_all_fail_their_confirmation_says_so(bench: Any) -> 
     answer = b.runner().run()
     assert answer.exported_to is None
     assert b.strict.applied == candidates[1:4]
-    assert "3 picks missed the SLA when confirmed, and trial 4" in answer.record.reason
+    assert "3 picks failed their confirmation, and trial 4" in answer.record.reason
+    assert answer.decision.pick is None
 
 
 def test_nothing_is_exported_when_no_candidate_meets_the_sla(bench: Any) -> None:
@@ -341,3 +344,18 @@ def test_a_saturated_server_gets_its_burst_too(bench: Any) -> None:
     assert measured is not None
     assert measured.load.achieved_qps < measured.load.offered_qps
     assert measured.saturation_qps == pytest.approx(b.server.capacity_qps)
+
+
+def test_a_pick_that_its_exported_files_cannot_serve_is_passed_over(bench: Any) -> None:
+    b = bench()
+    b.strict.refuses = {TWO.key}
+    answer = b.runner().run()
+    assert b.exporter.written[b.out] == FOUR
+    assert "trial 1 cannot be served from its exported files" in answer.stopped_because
+
+
+def test_without_a_pick_the_report_is_left_in_the_scratch_folder(bench: Any) -> None:
+    b = bench(sla={"p95_ms": 5.0})
+    answer = b.runner().run()
+    assert answer.report == b.work / "report.html"
+    assert answer.report.exists()

@@ -1,0 +1,168 @@
+"""The end of a study: decide, confirm the pick from its exported files, and export it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from autotune.core.decision import Decision, decide, without_unconfirmed
+from autotune.core.errors import LoadFailed, ServerFailed
+from autotune.core.measurement import Purpose
+from autotune.core.records import DecisionRecord, StudyRecord
+from autotune.core.study import Study
+from autotune.core.trial import Trial, TrialState
+from autotune.ports import Applied, Clock, Exporter, ExportFile, Server, TrialStore
+from autotune.tuner.measure import ATTEMPTS, Measurer
+
+CONFIRMATIONS = 3
+"""How many picks may fail their confirmation before the study gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """Writes what stands beside an exported model, from the finished study; where there is no
+    pick, what tells of the study alone."""
+
+    write: Callable[[StudyRecord, Sequence[Trial], DecisionRecord], Sequence[ExportFile]]
+
+
+class Say(Protocol):
+    def __call__(self, stage: str, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What a study came to; ``notes`` say why a pick was passed over. ``report`` is where the
+    report was written."""
+
+    trials: Sequence[Trial]
+    decision: Decision
+    exported_to: Path | None
+    report: Path | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Conclusion:
+    """Takes the decision on what is stored. ``work`` is scratch on the same disk as ``out``."""
+
+    study: Study
+    study_id: int
+    store: TrialStore
+    exporter: Exporter
+    measurer: Measurer
+    check_outputs: Callable[[Server], None]
+    documents: Documents
+    clock: Clock
+    say: Say
+    out: Path
+    work: Path
+    _passed_over: dict[int, str] = field(default_factory=dict, init=False)
+
+    def settle(self) -> Settled:
+        """Export the first pick that keeps the SLA from its exported files, or none."""
+        for _ in range(CONFIRMATIONS):
+            trials, decision = self._decide()
+            pick = _of(trials, decision.pick)
+            if pick is None or pick.confirmation is not None:
+                break
+            self._confirm(pick)
+        trials, decision = self._decide()
+        pick = _of(trials, decision.pick)
+        notes = list(self._passed_over.values())
+        if pick is not None and pick.confirmation is None:
+            notes.append(
+                f"{CONFIRMATIONS} picks failed their confirmation, and trial {pick.number}, the"
+                " next, was not tried: nothing is exported"
+            )
+            pick, decision = None, self._taken(without_unconfirmed(trials, self.study.sla))
+        exported_to, report = self._write(decision, pick)
+        return Settled(
+            trials=trials,
+            decision=decision,
+            exported_to=exported_to,
+            report=report,
+            notes=tuple(notes),
+        )
+
+    def _decide(self) -> tuple[list[Trial], Decision]:
+        ended = [t for t in self.store.trials(self.study_id) if t.state is not TrialState.RUNNING]
+        open_to_pick = [trial for trial in ended if trial.number not in self._passed_over]
+        return ended, self._taken(open_to_pick)
+
+    def _taken(self, trials: Sequence[Trial]) -> Decision:
+        study = self.study
+        return decide(trials, study.sla, study.objectives, study.pick, workload=study.workload)
+
+    # -------------------------------------------------------------------------------- confirm
+    def _confirm(self, pick: Trial) -> None:
+        """Load the pick from its exported files in a strict server, and measure it once more. One
+        that cannot be served so is passed over."""
+        self.say("confirm", f"confirming trial {pick.number} from its exported files")
+        staged = self.work / f"confirm-{pick.number}"
+        self.exporter.write(pick.candidate, staged, self.study.name, ())
+        strict = self.exporter.strict_server(staged)
+        try:
+            strict.start()
+            applied = strict.apply(pick.candidate)
+            self.check_outputs(strict)
+            self._measure(strict, pick, applied)
+        except ServerFailed as exc:
+            reason = f"trial {pick.number} cannot be served from its exported files: {exc.rule}"
+            self.say("confirm", reason)
+            self._passed_over[pick.number] = reason
+        finally:
+            strict.close()
+
+    def _measure(self, strict: Server, pick: Trial, applied: Applied) -> None:
+        reason = ""
+        for _ in range(ATTEMPTS):
+            try:
+                measured = self.measurer.measure(strict, pick.candidate, applied, Purpose.CONFIRM)
+            except LoadFailed as exc:
+                reason = str(exc)
+                continue
+            self.store.add_measurement(self.study_id, pick.number, measured)
+            if measured.valid:
+                return
+            reason = "; ".join(measured.invalid_because)
+        raise LoadFailed(
+            f"trial {pick.number} could not be confirmed: no valid measurement in {ATTEMPTS}",
+            value=reason,
+            next_step="free this machine of other work, then go on with --resume",
+        )
+
+    # ---------------------------------------------------------------------------------- write
+    def _write(self, decision: Decision, pick: Trial | None) -> tuple[Path | None, Path | None]:
+        """Export the pick with its documents; without one, leave the report in ``work``."""
+        record = DecisionRecord(
+            study_id=self.study_id,
+            taken_at=self.clock.now(),
+            rule=self.study.pick,
+            pick=None if pick is None else pick.number,
+            detail=decision.to_json(),
+            exported_to=None if pick is None else str(self.out.absolute()),
+        )
+        study = self.store.study(str(self.study_id))
+        trials = self.store.trials(self.study_id, samples=True)
+        files = self.documents.write(study, trials, record)
+        if pick is None:
+            self.store.add_decision(record)
+            return None, self._leave(files)
+        self.say("export", f"writing trial {pick.number} to {self.out}")
+        self.exporter.write(pick.candidate, self.out, self.study.name, files)
+        self.store.add_decision(record)
+        return self.out, None
+
+    def _leave(self, files: Sequence[ExportFile]) -> Path | None:
+        self.work.mkdir(parents=True, exist_ok=True)
+        paths = [self.work / file.name for file in files]
+        for path, file in zip(paths, files, strict=True):
+            path.write_text(file.text, encoding="utf-8")
+        return next(iter(paths), None)
+
+
+def _of(trials: Sequence[Trial], number: int | None) -> Trial | None:
+    return next((trial for trial in trials if trial.number == number), None)
