@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.core.errors import LoadFailed
+from autotune.core.errors import AutotuneError, LoadFailed
 from autotune.core.measurement import LoadResult
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample
 from autotune.ports import LoadPlan, OpenLoop, WindowObserver
@@ -52,7 +52,10 @@ class LocustDriver:
         bodies = build_bodies(model, samples)
         self._bodies_path.unlink(missing_ok=True)
         self._prepared += 1
-        save_bodies(bodies, self._bodies_path)
+        try:
+            save_bodies(bodies, self._bodies_path)
+        except OSError as exc:
+            raise _unwritable(str(exc)) from exc
         self._model = model.name
         self._living_worker()
 
@@ -130,14 +133,20 @@ class LocustDriver:
             window_s=(plan.warmup_s, closes_s),
         )
         path = self._path / "schedule.npy"
-        np.save(path, offsets)
+        try:
+            np.save(path, offsets)
+        except OSError as exc:
+            raise _unwritable(str(exc)) from exc
         return str(path)
 
     # ----------------------------------------------------------------------- files, process
     @property
     def _path(self) -> Path:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="autotune-load-")
+            try:
+                self._folder = tempfile.TemporaryDirectory(prefix="autotune-load-")
+            except OSError as exc:
+                raise _unwritable(str(exc)) from exc
         return Path(self._folder.name)
 
     @property
@@ -160,6 +169,15 @@ class LocustDriver:
         if self._worker is not None:
             worker, self._worker = self._worker, None
             worker.kill()
+
+
+def _unwritable(reason: str) -> AutotuneError:
+    """Not `LoadFailed`: a full disk stays full, however often the load is run again."""
+    return AutotuneError(
+        "the load generator's files cannot be written",
+        value=reason,
+        next_step="Make room in the temporary directory, or set TMPDIR; then go on with --resume.",
+    )
 
 
 def _read(path: Path, done: dict[str, Any]) -> RawRun:
@@ -222,6 +240,8 @@ class _Worker:
                 f"the load generator did not get to '{name}' by its deadline and was stopped",
                 next_step=self._log_tail(),
             )
+        if event.get("event") == "unsaved":
+            raise _unwritable(event["reason"])
         if event.get("event") != name:
             raise LoadFailed("the load generator failed", next_step=str(event.get("reason", event)))
         return event
@@ -230,7 +250,7 @@ class _Worker:
         """Wait for a time of `time.monotonic`. LoadFailed for a failure meanwhile; a result that is
         there already (this process may wake late) is kept for `expect`."""
         event = self._next_event(when)
-        if event is not None and event.get("event") == "done":
+        if event is not None and event.get("event") in {"done", "unsaved"}:
             self._buffer = json.dumps(event).encode() + b"\n" + self._buffer
         elif event is not None:
             raise LoadFailed("the load generator failed", next_step=str(event.get("reason", event)))

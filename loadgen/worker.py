@@ -2,7 +2,8 @@
 
 Standard input: a `Command` a line. Standard output, one JSON line each:
 ``ready``; per run ``started`` (with the time of CLOCK_MONOTONIC at which the phase begins, so that
-the driver can tell when the window opens by its own clock) and ``done`` or ``failed``. The raw
+the driver can tell when the window opens by its own clock) and ``done``, ``failed``, or ``unsaved``
+where the results could not be written. The raw
 times go to the file that the command names. The process ends when its input is closed or its
 parent dies.
 """
@@ -116,9 +117,13 @@ class Service:
             recorded = self._phase(command)
         except Exception:  # noqa: BLE001  -- whatever it is, the driver must hear of it
             self._events.write(event="failed", reason=traceback.format_exc(limit=-3))
-        else:
+            return
+        try:
             _save(recorded, Path(command.result))
-            self._events.write(event="done", **_scalars(recorded))
+        except OSError as exc:
+            self._events.write(event="unsaved", reason=str(exc))
+            return
+        self._events.write(event="done", **_scalars(recorded))
 
     def _phase(self, command: Command) -> RawRun:
         if self._bodies_from != command.bodies:

@@ -32,7 +32,14 @@ from autotune.bootstrap.stored import (
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.records import StudyRecord
 from autotune.core.study import Launch, SearchKind, ServerSpec, Study
-from autotune.ports import OutputCheck, Progress, ProgressListener, Search, TrialStore
+from autotune.ports import (
+    OutputCheck,
+    Progress,
+    ProgressListener,
+    Search,
+    Server,
+    TrialStore,
+)
 from autotune.settings import Settings
 from autotune.tuner.answer import Answer
 from autotune.tuner.conclude import Documents
@@ -156,7 +163,7 @@ def _assemble(study: Study, at: _Surroundings, before: StudyRecord | None) -> St
     warnings = _warnings(study, model, cores)
     servers = Servers(cache_dir=at.settings.cache_dir, work_dir=at.work, progress=at.say)
     server = servers.tuned(study.server, model)
-    at.stack.callback(server.close)
+    at.stack.enter_context(_ended(server))
     load = LocustDriver()
     at.stack.callback(load.close)
     search = _search(study, baseline, cores, at.work / OPTUNA)
@@ -188,6 +195,21 @@ def _assemble(study: Study, at: _Surroundings, before: StudyRecord | None) -> St
         warnings=warnings,
     )
     return StudySession(runner=runner, warnings=warnings)
+
+
+@contextmanager
+def _ended(server: Server) -> Iterator[None]:
+    """Close a server at the end. If that fails too, what went wrong first is what is told, and
+    the rest beside it."""
+    try:
+        yield
+    except BaseException as error:
+        try:
+            server.close()
+        except AutotuneError as also:
+            error.add_note(str(also))
+        raise
+    server.close()
 
 
 def _study_id(study: Study, store: TrialStore, before: StudyRecord | None) -> int:

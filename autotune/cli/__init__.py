@@ -50,6 +50,7 @@ def cli() -> None:
 def main() -> NoReturn:
     """Run a command and exit with its code."""
     as_json = "--json" in sys.argv
+    Console.answered = False
     try:
         with interruptible():
             code = cli.main(standalone_mode=False, prog_name="autotune")
@@ -78,7 +79,7 @@ def _of_the_system(error: OSError) -> AutotuneError:
     return AutotuneError(
         f"the system refused: {error.strerror or error}",
         value=error.filename,
-        next_step="mend that and run again; an interrupted study goes on with --resume",
+        next_step="is a disk full? Mend that and run again; a study goes on with --resume",
     )
 
 

@@ -15,6 +15,8 @@ from autotune.core.errors import AutotuneError, Interrupted
 class Console:
     """The standard streams. Progress and errors go to standard error, answers to standard out."""
 
+    answered = False
+    """Whether the one document of ``--json`` has been written."""
     out = rich.console.Console(highlight=False, soft_wrap=False)
     err = rich.console.Console(stderr=True, highlight=False)
 
@@ -28,14 +30,15 @@ class Console:
         """A line for people beside the answer."""
         cls.err.print(Text(text, style=style), soft_wrap=not cls.err.is_terminal)
 
-    @staticmethod
-    def document(data: Any) -> None:
+    @classmethod
+    def document(cls, data: Any) -> None:
         """The one JSON document of ``--json``. Unknown numbers are null."""
+        cls.answered = True
         sys.stdout.write(json.dumps(data, indent=2, default=str, allow_nan=False) + "\n")
 
 
 def report_error(error: AutotuneError | Interrupted, *, as_json: bool) -> None:
-    if as_json:
+    if as_json and not Console.answered:
         Console.document(
             {
                 "error": {
@@ -46,4 +49,5 @@ def report_error(error: AutotuneError | Interrupted, *, as_json: bool) -> None:
                 }
             }
         )
-    Console.note(f"autotune: {error}", style="red")
+    notes = getattr(error, "__notes__", [])
+    Console.note("\n  ".join([f"autotune: {error}", *notes]), style="red")

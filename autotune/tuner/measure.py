@@ -142,7 +142,9 @@ class Measurer:
             timeout_s=work.timeout_s,
             max_in_flight=work.max_in_flight,
         )
-        return self.load.run(server.endpoint, plan, _NoInstruments()).achieved_qps
+        result = self.load.run(server.endpoint, plan, _NoInstruments())
+        server.mark()  # one that died in the burst has failed; it is not slow
+        return result.achieved_qps
 
 
 def enough_in_flight(candidate: Candidate, applied: Applied) -> int:
