@@ -63,7 +63,8 @@ class FakeClock:
 
 @dataclass(slots=True)
 class FakeServer:
-    """``service_ms`` of one request; ``refuses`` and ``dies_under`` name candidates by key."""
+    """``service_ms`` of one request; ``refuses`` and ``dies_under`` name candidates by key;
+    ``gone``: it cannot be started again."""
 
     clock: FakeClock
     service_ms: float = 20.0
@@ -71,10 +72,13 @@ class FakeServer:
     dies_under: set[str] = field(default_factory=set)
     applied: list[Candidate] = field(default_factory=list)
     running: bool = False
+    gone: bool = False
     starts: int = 0
     served: int = 0
 
     def start(self) -> None:
+        if self.gone:
+            raise ServerFailed("no live server answers")
         self.running = True
         self.starts += 1
 

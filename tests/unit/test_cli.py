@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
 import pytest
 
 from autotune.cli import cli
+from autotune.cli.signals import interruptible
+from autotune.core.errors import Interrupted
 
 CONTEXT = click.Context(cli, info_name="autotune")
 COMMANDS = cli.list_commands(CONTEXT)
@@ -96,3 +101,23 @@ def test_refusing_leaves_nothing_behind(tmp_path: Path) -> None:
     run("tune", "model.onnx", "--qps", "6", cwd=tmp_path)
     run("studies", cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_was_ignored_at_the_start_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interruption_passes_through_whatever_catches_exceptions() -> None:
+    def careless() -> None:
+        with suppress(Exception):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with interruptible(), pytest.raises(Interrupted, match="SIGTERM"):
+        careless()

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.core.errors import CandidateFailed, Interrupted, LoadFailed, OutputsDiffer
+from autotune.core.errors import (
+    CandidateFailed,
+    InputRefused,
+    Interrupted,
+    LoadFailed,
+    OutputsDiffer,
+    ServerFailed,
+)
 from autotune.core.records import StudyState
 from autotune.core.study import Study
 from autotune.core.trial import TrialState
@@ -359,3 +366,58 @@ def test_without_a_pick_the_report_is_left_in_the_scratch_folder(bench: Any) -> 
     answer = b.runner().run()
     assert answer.report == b.work / "report.html"
     assert answer.report.exists()
+
+
+def test_a_confirmation_whose_load_process_dies_is_measured_again(bench: Any) -> None:
+    b = bench([ONE, TWO])
+    deaths = iter([None])
+
+    def die_once(server: FakeServer) -> None:
+        if server is b.strict and next(deaths, "none left") is None:
+            raise LoadFailed("the load generator died")
+
+    b.load.before = die_once
+    answer = b.runner().run()
+    assert answer.exported_to == b.out
+    assert next(deaths, "none left") == "none left"
+
+
+def test_a_server_that_cannot_be_had_again_ends_the_study_and_fails_no_further_candidate(
+    bench: Any,
+) -> None:
+    b = bench()
+    runs = iter(range(9))
+
+    def go_for_good(server: FakeServer) -> None:
+        if next(runs) == 2:  # the target phase of the second trial, after that and a burst
+            server.running = False
+            server.gone = True
+            raise ServerFailed("the server is gone")
+
+    b.load.before = go_for_good
+    with pytest.raises(ServerFailed, match="no live server"):
+        b.runner().run()
+    states = [trial.state for trial in b.store.trials(b.study_id)]
+    assert states == [TrialState.OK, TrialState.FAILED]
+    assert b.store.study("s").state is StudyState.FAILED
+
+
+def test_a_server_that_dies_in_the_burst_has_failed_and_is_not_slow(bench: Any) -> None:
+    b = bench([ONE, TWO])
+    runs = iter(range(99))
+
+    def die_in_the_burst(server: FakeServer) -> None:
+        if next(runs) == 1:
+            server.running = False
+
+    b.load.before = die_in_the_burst
+    answer = b.runner().run()
+    assert [trial.state for trial in answer.trials] == [TrialState.FAILED, TrialState.OK]
+
+
+def test_an_output_that_is_refused_is_refused_before_the_server_is_started(bench: Any) -> None:
+    b = bench()
+    b.out.write_text("a file")
+    with pytest.raises(InputRefused):
+        b.runner().run()
+    assert b.server.starts == 0
