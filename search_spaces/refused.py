@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 
-class SpaceRefused(ValueError):  # noqa: N818 - named like InputRefused, which it becomes above
+class SpaceRefused(ValueError):
     """A space that cannot be searched.
 
     ``rule`` says what must hold, ``value`` what was found, ``next_step`` what to do; ``path`` leads

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import shutil
 from pathlib import Path, PurePosixPath
 
@@ -7,9 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from autotune.adapters.triton import onnx_graph
 from autotune.adapters.triton.config import parse, read
 from autotune.adapters.triton.onnx_graph import read_graph
 from autotune.adapters.triton.repository import (
+    RUNNER,
     ServedModel,
     adapt_for_embedded,
     composing_models,
@@ -359,3 +362,14 @@ def test_the_reference_of_an_earlier_export_is_its_own_onnx_file(tmp_path: Path)
     again = from_repository(tmp_path / "work", "m", tmp_path / "other")
     assert again.runner
     assert again.onnx == built.onnx
+
+
+def test_the_runner_knows_the_same_types_as_the_repository_it_is_put_into():
+    # The runner stands alone in a model repository: it cannot import the table.
+    tree = ast.parse(RUNNER.read_text())
+    (table,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ONNX_TYPES"
+    ]
+    assert table == onnx_graph._TRITON_TYPES
