@@ -197,7 +197,8 @@ class TrialStore(Protocol):
     def create_study(self, name: str, definition: Mapping[str, Any], digest: str) -> int: ...
 
     def study(self, reference: str) -> StudyRecord:
-        """By id ("12") or by name (its latest). InputRefused, with near names, if there is none."""
+        """By id ("12") or by name (its latest run that has trials, or its latest). InputRefused,
+        with near names, if there is none."""
 
     def studies(self) -> Sequence[StudyRecord]:
         """Newest first."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
+from autotune.core.errors import InputRefused
+
 APP = "triton-autotune"
 
 
@@ -20,6 +22,23 @@ class Settings:
     cache_dir: Path
     work_dir: Path
     database: str
+
+    def refuse_unusable(self) -> None:
+        """InputRefused, with the variable's name, unless both directories can be had."""
+        for path, variable in (
+            (self.cache_dir, "AUTOTUNE_CACHE"),
+            (self.work_dir, "AUTOTUNE_WORK"),
+        ):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                writable = os.access(path, os.W_OK | os.X_OK)
+            except OSError:
+                writable = False
+            if not writable:
+                raise InputRefused(
+                    f"a directory that autotune needs cannot be written: {path}",
+                    next_step=f"set {variable} to one that can (or HOME, below which it is found)",
+                )
 
     @classmethod
     def from_environment(cls) -> Settings:

@@ -25,7 +25,9 @@ def shape_of(tensor: TensorSpec, spec: InputSpec) -> tuple[int, ...]:
             raise InputRefused(
                 f"input {tensor.name} has dynamic dimensions and no shape",
                 value=str(list(tensor.shape)),
-                next_step=f"set {SHAPES_KEY}: {{{tensor.name}: {_example(tensor.shape)}}}",
+                next_step=f"set {SHAPES_KEY}: {{{tensor.name}: {_example(tensor.shape)}}}"
+                f" (for an ONNX model by options: --shape {tensor.name}:"
+                f"{','.join(map(str, _example(tensor.shape)))})",
             )
         return tensor.shape
     check_shape(tensor, tuple(given), f"{SHAPES_KEY}.{tensor.name}")

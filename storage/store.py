@@ -69,7 +69,7 @@ class SqlTrialStore:
             if _is_id(reference) and (found := _records(session, StudyRow.id == int(reference))):
                 return found[0]
             if found := _records(session, StudyRow.name == text(reference)):
-                return found[0]
+                return next((record for record in found if record.trials), found[0])
             names = session.scalars(select(StudyRow.name).distinct()).all()
         raise InputRefused(
             "no such study", value=reference, next_step=_suggestion(reference, names)

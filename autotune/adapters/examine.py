@@ -79,9 +79,9 @@ def _cores() -> Check:
 
 
 def _idle() -> Check:
-    busy = psutil.cpu_percent(interval=0.5)
+    busy = machine.busy_percent()
     detail = f"{busy:.0f}% of the processor is in use by other work"
-    if busy > 20:
+    if busy > machine.BUSY_PERCENT:
         advice = "what runs beside a study is measured with it: stop it first"
         return Check(name="idle", state="warning", detail=detail, next_step=advice)
     return Check(name="idle", state="ok", detail=detail)

@@ -49,7 +49,31 @@ def describe() -> Mapping[str, Any]:
         "python": sys.version.split()[0],
         "versions": {name: _version(name) for name in PACKAGES},
         "load_average": round(os.getloadavg()[0], 2),
+        "process": process_identity(),
     }
+
+
+BUSY_PERCENT = 20
+"""Of the processor, taken by other work before a study begins: worth a warning."""
+
+
+def busy_percent() -> float:
+    """How much of the processor, 0 to 100, is in use at this moment; looks for half a second."""
+    return psutil.cpu_percent(interval=0.5)
+
+
+def process_identity() -> str:
+    """Names this process among all that this machine has had since it was started."""
+    return f"{os.getpid()}@{psutil.Process().create_time():.2f}"
+
+
+def process_lives(identity: str) -> bool:
+    """Whether the process of that identity still runs on this machine."""
+    pid, _, started = identity.partition("@")
+    try:
+        return f"{psutil.Process(int(pid)).create_time():.2f}" == started
+    except (psutil.Error, ValueError):
+        return False
 
 
 def _processor() -> str:

@@ -3,11 +3,12 @@
 from autotune.bootstrap.machine import examine_machine
 from autotune.bootstrap.models import demo_study
 from autotune.bootstrap.session import StudySession
-from autotune.bootstrap.stored import StoredStudy, export_stored, open_store
+from autotune.bootstrap.stored import StoredStudy, as_it_stands, export_stored, open_store
 
 __all__ = [
     "StoredStudy",
     "StudySession",
+    "as_it_stands",
     "demo_study",
     "examine_machine",
     "export_stored",

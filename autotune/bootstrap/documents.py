@@ -72,8 +72,8 @@ def _provenance(
         "measured": _numbers(trial.measurement),
         "confirmed": _numbers(trial.confirmation),
         "workload": _jsonable(asdict(study.workload)),
-        "sla": {"latency_ms": dict(study.sla.latency_ms), "error_rate": study.sla.error_rate},
-        "model": {"name": model.name, "sha256": model.digest},
+        "sla": _jsonable(asdict(study.sla)),
+        "model": {"name": model.name, "digest_of_files_and_configuration": model.digest},
         "environment": finite(dict(record.environment or {})),
     }
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from autotune.adapters import machine
 from autotune.adapters.search import GridSearch, OptunaSearch, RandomSearch
@@ -46,9 +47,10 @@ from autotune.tuner.conclude import Documents
 from autotune.tuner.run import StudyRunner
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
-from search_spaces.candidate import SERVER_PREFIX, Candidate
+from search_spaces.candidate import MAX_BATCH_SIZE, SERVER_PREFIX, Candidate
 from storage.opening import sqlite_file
 
+MACHINE_LOCK = "\0triton-autotune.measuring"
 SHOWN_TRAPS = 2000
 """Candidates of a space that are looked through for traps."""
 OPTUNA = "optuna.db"
@@ -74,11 +76,12 @@ class StudySession:
         """Refuse first what can be refused, then prepare: output directory, database, model,
         space, server."""
         settings = Settings.from_environment()
+        settings.refuse_unusable()
         refuse_unwritable(out, study.name)
         _refuse_inside(out, database=sqlite_file(db), work=settings.work_dir)
         with ExitStack() as stack:
             store = stack.enter_context(open_store(db, create=True))
-            stack.enter_context(_alone(settings.work_dir))
+            stack.enter_context(_alone())
             before = unfinished(store, study) if resume else None
             if before is not None:
                 refuse_other_machine(before, machine.describe())
@@ -102,21 +105,21 @@ def _refuse_inside(out: Path, **ours: Path | None) -> None:
 
 
 @contextmanager
-def _alone(work_dir: Path) -> Iterator[None]:
-    """One study at a time on a machine: two would measure each other."""
-    work_dir.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(work_dir / ".measuring.lock", timeout=0)  # no study has such a name
-    try:
-        lock.acquire()
-    except Timeout as exc:
-        raise AutotuneError(
-            "another study is measuring on this machine; two would measure each other",
-            next_step="wait until it has ended; `autotune studies` shows what runs",
-        ) from exc
-    try:
+def _alone() -> Iterator[None]:
+    """One study at a time on a machine, whoever runs it: two would measure each other.
+
+    The lock is an abstract socket name (Linux): no file to leave behind or to have rights on, and
+    gone with its process.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
+        try:
+            lock.bind(MACHINE_LOCK)
+        except OSError as exc:
+            raise AutotuneError(
+                "another study is measuring on this machine; two would measure each other",
+                next_step="wait until it has ended",
+            ) from exc
         yield
-    finally:
-        lock.release()
 
 
 def _fresh_folder(folder: Path) -> Path:
@@ -220,9 +223,46 @@ def _study_id(study: Study, store: TrialStore, before: StudyRecord | None) -> in
 
 
 def _warnings(study: Study, model: ServedModel, cores: int) -> tuple[str, ...]:
-    candidates = islice(study.space.candidates(), SHOWN_TRAPS)
-    allowed = [c for c in candidates if study.space.pruned(c, cores) is None]
-    return study_traps(model.config, allowed, cores=cores)
+    """Traps of the candidates, what the space's rules take out, and who else is at work here."""
+    reasons: Counter[str] = Counter()
+    allowed: list[Candidate] = []
+    for candidate in islice(study.space.candidates(), SHOWN_TRAPS):
+        reason = study.space.pruned(candidate, cores)
+        if reason is None:
+            allowed.append(candidate)
+        else:
+            reasons[reason] += 1
+    if not allowed:
+        raise InputRefused(
+            f"the space {study.space.name} holds no candidate that may be measured",
+            value="; ".join(f"{count} ruled out: {why}" for why, count in reasons.items()),
+            next_step="mend its values or its prune rules",
+        )
+    ruled_out = [
+        f"{count} of {len(allowed) + reasons.total()} candidates are ruled out unmeasured: {why}"
+        for why, count in _by_kind(reasons).items()
+    ]
+    traps = study_traps(model.config, allowed, cores=cores)
+    return (*_others_at_work(), *ruled_out, *traps)
+
+
+def _by_kind(reasons: Counter[str]) -> Counter[str]:
+    """Reasons that differ in their numbers alone, together under the first of them."""
+    kinds: dict[str, str] = {}
+    together: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        together[kinds.setdefault(re.sub(r"[0-9]+", "n", reason), reason)] += count
+    return together
+
+
+def _others_at_work() -> tuple[str, ...]:
+    busy = machine.busy_percent()
+    if busy <= machine.BUSY_PERCENT:
+        return ()
+    return (
+        f"{busy:.0f}% of this machine's processor is taken by other work, which will be measured"
+        " with every candidate: stop it first, or do not trust small differences",
+    )
 
 
 def configuration_in_service(study: Study, model: ServedModel) -> Candidate:
@@ -264,7 +304,8 @@ def _search(study: Study, baseline: Candidate, cores: int, mirror: Path) -> Sear
 def _output_check(study: Study, model: ServedModel) -> OutputCheck:
     if model.onnx is None:
         return BasicOutputCheck(study.tolerance)
-    return OnnxOutputCheck(model.onnx, study.tolerance)
+    joins = MAX_BATCH_SIZE in study.space.targets or model.config.max_batch_size > 1
+    return OnnxOutputCheck(model.onnx, study.tolerance, joins=joins)
 
 
 def _planned(study: Study, baseline: Candidate, cores: int) -> int:

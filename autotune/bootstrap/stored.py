@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.adapters import machine
 from autotune.adapters.triton.export import refuse_unwritable
 from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.documents import documents
@@ -64,6 +65,20 @@ def _changed(record: StudyRecord, study: Study) -> str:
     return ", ".join(sorted(keys))
 
 
+def as_it_stands(record: StudyRecord) -> StudyRecord:
+    """A study that is stored as running, but whose process on this machine is gone, was
+    interrupted: by kill -9, or a power cut."""
+    environment = record.environment or {}
+    here = environment.get("host") == machine.describe()["host"]
+    known = environment.get("process")
+    if record.state is not StudyState.RUNNING or not here or known is None:
+        return record
+    if machine.process_lives(str(known)):
+        return record
+    reason = "its process is gone; --resume goes on"
+    return replace(record, state=StudyState.INTERRUPTED, reason=reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStudy:
     """A study read back, its decision taken anew from what is stored."""
@@ -76,7 +91,7 @@ class StoredStudy:
 
     @classmethod
     def load(cls, store: TrialStore, reference: str, *, samples: bool = False) -> StoredStudy:
-        record = store.study(reference)
+        record = as_it_stands(store.study(reference))
         study = read_definition(record.definition)
         trials = store.trials(record.id, samples=samples)
         decided = store.decision(record.id)
@@ -133,7 +148,8 @@ def export_stored(
 def _chosen(stored: StoredStudy, number: int | None) -> Trial:
     if number is None and stored.decision.pick is None:
         raise InputRefused(
-            f"study {stored.record.name} has no pick: no candidate meets its SLA",
+            f"study {stored.record.name}, run {stored.record.id}, has no pick: "
+            + ("no candidate meets its SLA" if stored.trials else "nothing was measured"),
             next_step="name a trial: --trial N; `autotune show` lists them",
         )
     wanted = stored.decision.pick if number is None else number

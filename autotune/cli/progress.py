@@ -29,7 +29,10 @@ def listener(sla: Sla, *, quiet: bool) -> Iterator[ProgressListener]:
 
 
 def _plain_line(step: Progress, sla: Sla) -> None:
-    words = [f"{step.stage:<8}", _position(step)]
+    stage = "measure" if step.stage == "trial" else step.stage
+    words = [f"{stage:<8}", _position(step)]
+    if step.finished is not None:
+        words.append(f"trial {step.finished.number}:")
     if step.candidate is None:
         words.append(step.text)
     elif step.finished is None:

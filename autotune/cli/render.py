@@ -47,8 +47,8 @@ def print_answer(answer: Answer) -> None:
     Console.plain("")
     under_load = answer.load_s / answer.wall_s
     Console.plain(
-        f"{measured} candidates measured in {duration(answer.wall_s)}, {under_load:.0%} of it under"
-        f" load; {answer.stopped_because}."
+        f"Candidates measured: {measured}, in {duration(answer.wall_s)}, {under_load:.0%} of it"
+        f" under load; {answer.stopped_because}."
     )
 
 
@@ -57,7 +57,8 @@ def _beside(answer: Answer) -> list[Path]:
     return [answer.exported_to / name for name in ("report.html", "provenance.json")]
 
 
-def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -> None:
+def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -> set[int]:
+    """Returns the numbers of the trials that were shown."""
     by_number = {trial.number: trial for trial in trials}
     pick = by_number.get(-1 if decision.pick is None else decision.pick)
     if pick is None:
@@ -75,6 +76,7 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
     Console.plain("")
     for reason in decision.reasons:
         Console.out.print(Text(f"- {reason}"), soft_wrap=False)
+    return set(numbers)
 
 
 def trials_table(trials: Iterable[Trial], sla: Sla, decision: Decision | None) -> Table:
@@ -130,7 +132,7 @@ def _margin(verdict: Verdict) -> str:
         return ""
     if verdict.outcome is Outcome.MISSES and tightest.value is not None:
         over = tightest.value / tightest.limit if tightest.limit else 0.0
-        return f", {over:.1f} × the limit" if over > 2 else f" by {-tightest.margin:.0%}"
+        return f", {over:.3g}× limit" if over > 2 else f" by {-tightest.margin:.0%}"
     return f", {tightest.margin:.0%} to spare"
 
 
@@ -158,8 +160,8 @@ def print_stored(stored: StoredStudy) -> None:
     state = f"study {record.id} ({record.name}): {record.state}"
     Console.plain(f"{state}; {record.reason}" if record.reason else state)
     Console.plain("")
-    _print_decision(stored.study, stored.trials, stored.decision)
-    others = [t for t in stored.trials if t.number not in {0, *stored.decision.front}]
+    shown = _print_decision(stored.study, stored.trials, stored.decision)
+    others = [trial for trial in stored.trials if trial.number not in shown]
     if others:
         Console.plain("")
         Console.plain("Other trials")

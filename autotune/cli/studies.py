@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from autotune.bootstrap import open_store
+from autotune.bootstrap import as_it_stands, open_store
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
 from autotune.cli.render import studies_table, study_json
@@ -19,7 +19,7 @@ from autotune.cli.render import studies_table, study_json
 def command(db: str, as_json: bool) -> None:
     """List the stored studies, newest first."""
     with open_store(db, create=False) as store:
-        records = store.studies()
+        records = [as_it_stands(record) for record in store.studies()]
     if as_json:
         Console.document([study_json(record) for record in records])
     elif not records:

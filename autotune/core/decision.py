@@ -147,7 +147,7 @@ def decide(
     else:
         reasons = [
             explain.picked(pick, rule, workload),
-            *([] if baseline is None else [explain.gained(baseline, pick, metrics)]),
+            *_gain_told(baseline, pick, metrics, trials),
             *explain.confirmed(pick),
             *_neighbours(ranked, front, metrics),
             *_temptations(pick, judged, metrics),
@@ -288,6 +288,14 @@ def _gain(baseline: Judged, pick: Judged, metrics: Iterable[str]) -> tuple[Chang
         Change(metric=metric, before=baseline.metric(metric), after=pick.metric(metric))
         for metric in metrics
     )
+
+
+def _gain_told(
+    baseline: Judged | None, pick: Judged, metrics: Sequence[str], trials: Sequence[Trial]
+) -> list[str]:
+    if baseline is not None:
+        return [explain.gained(baseline, pick, metrics)]
+    return [explain.no_baseline(trial) for trial in trials if trial.number == 0]
 
 
 def _neighbours(

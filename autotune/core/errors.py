@@ -6,7 +6,8 @@
     ├── ServerFailed             the server cannot be started or is gone    (the trial fails)
     │   └── CandidateFailed      the server lives but cannot load this candidate
     ├── LoadFailed               the load generator itself failed           (the trial is invalid)
-    └── StoreFailed              the database cannot be read or written
+    ├── StoreFailed              the database cannot be read or written
+    └── ExportFailed             the export cannot be written
     KeyboardInterrupt
     └── Interrupted              Ctrl-C, SIGTERM or a lost terminal
 
@@ -64,6 +65,10 @@ class LoadFailed(AutotuneError):
 
 class StoreFailed(AutotuneError):
     """The database is locked, full, of another schema, or not a database."""
+
+
+class ExportFailed(AutotuneError):
+    """The export could not be written; what was there before is as it was."""
 
 
 class Interrupted(_Worded, KeyboardInterrupt):

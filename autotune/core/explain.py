@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 from autotune.core.judged import Judged
 from autotune.core.measurement import METRICS, label
 from autotune.core.sla import Finding, Outcome
+from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 
 TELLING = 0.02
 """A difference of less than this share is not worth a sentence."""
+UNSTEADY = 1.3
+"""By what factor two measurements of one configuration may differ before it is spoken of."""
 TEMPTING = 0.05
 """By how much a trial that misses the SLA must be better than the pick to be spoken of."""
 
@@ -42,7 +45,20 @@ def picked(pick: Judged, rule: str, workload: Workload | None) -> str:
 def confirmed(pick: Judged) -> list[str]:
     if pick.confirmation is None:
         return ["not confirmed: it has not been measured from its exported files"]
-    return [f"confirmed from its exported files: {pick.confirmation.findings[0].reason}"]
+    once = pick.verdict.findings[0]
+    again = pick.confirmation.findings[0]
+    text = f"confirmed from its exported files: {again.reason}"
+    if once.value and again.value and not 1 / UNSTEADY <= again.value / once.value <= UNSTEADY:
+        text += (
+            f"; the two differ by more than {UNSTEADY - 1:.0%}, so this machine or its other work"
+            " was not steady: measure again when it is idle"
+        )
+    return [text]
+
+
+def no_baseline(trial: Trial) -> str:
+    why = trial.reason.splitlines()[0] if trial.reason else str(trial.state)
+    return f"the configuration in service was not measured, so no gain is told: {why}"
 
 
 def separates(pick: Judged, other: Judged, metrics: Iterable[str]) -> str:

@@ -31,6 +31,9 @@ from autotune.studyfile.source import Place, Problem, Source, nearest
 from search_spaces import library
 from search_spaces.space import Space, SpaceRefused, parse_space
 
+SHOWN = 60
+"""Letters of a refused value that are shown."""
+
 
 def read_study_file(path: Path) -> Study:
     """Read a study file. InputRefused names the file and the line of everything that is wrong."""
@@ -84,6 +87,8 @@ def _problem(error: ErrorDetails, plain: Mapping[str, Any]) -> Problem:
         return Problem(place=place, rule="is required")
     value = error["input"]
     shown = value if isinstance(value, str | int | float | bool) else None
+    if isinstance(shown, str) and len(shown) > SHOWN:
+        shown = shown[:SHOWN] + "…"
     return Problem(place=place, rule=_rule(error), value=shown, next_step=_unit_hint(place, value))
 
 
@@ -133,6 +138,8 @@ def _rule(error: ErrorDetails) -> str:
         "dict_type": "must be a mapping",
         "tuple_type": "must be a list",
         "finite_number": "must be a finite number",
+        "too_short": "must have at least one entry",
+        "string_too_long": "is too long: a hundred letters at most",
         "string_pattern_mismatch": "must be " + _pattern_words(error),
     }
     return names.get(error["type"]) or error["msg"].replace("Input should", "must")

@@ -98,6 +98,8 @@ class StudyRunner:
     def _resume(self) -> None:
         """Tell the search what an earlier run of this study has measured."""
         self.store.set_study_state(self.study_id, StudyState.RUNNING)
+        before = self.store.study(str(self.study_id)).environment or {}
+        self.store.set_environment(self.study_id, {**before, **self.environment()})
         for trial in self.store.trials(self.study_id):
             if trial.state is TrialState.RUNNING:
                 continue
@@ -139,9 +141,9 @@ class StudyRunner:
         budget = self.study.budget
         while True:
             if len(self._trials) >= budget.trials:
-                return f"the budget of {budget.trials} trials is used up"
+                return f"the budget is used up: trials: {budget.trials}"
             if self._trials and self._spent_s() + 2 * self._one_s() > budget.minutes * 60:
-                return f"the budget of {budget.minutes:g} minutes is used up"
+                return f"the next trial would not fit into the budget of {budget.minutes:g} min"
             candidate = self.search.ask()
             if candidate is None:
                 return "every candidate of the space has been measured"

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from autotune.adapters.triton.repository import from_onnx, from_repository
 from search_spaces.candidate import Candidate
 from tests import onnx_models
 from tests.integration.conftest import FAST
-from tests.integration.studies import Finished, Tool, own_model, tool
+from tests.integration.studies import Finished, Running, Tool, own_model, tool
 from tests.integration.test_servers import FAKE_DOCKER, embedded_shell, script, uncontrolled
 
 pytestmark = pytest.mark.server
@@ -34,10 +34,26 @@ def cli(tmp_path: Path, cache_dir: Path) -> Iterator[Tool]:
 
 
 @pytest.fixture(scope="module")
-def done(
+def model_form(
     tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
+) -> Iterator[tuple[Tool, Running, Finished]]:
+    """A study straight from an ONNX file with ``--json``, under way; and another one that was tried
+    meanwhile."""
+    for cli in tool(tmp_path_factory.mktemp("model"), cache_dir):
+        limits = ["--qps", "20", "--p95-ms", "500", "--trials", "1", "--headroom", "1"]
+        first = cli.tune(cli.model(), *limits, "--json")
+        first.server()
+        second = cli.start("tune", cli.study("second"), "--out", cli.folder / "out2").finish(30)
+        yield cli, first, second
+
+
+@pytest.fixture(scope="module")
+def done(
+    tmp_path_factory: pytest.TempPathFactory,
+    cache_dir: Path,
+    model_form: tuple[Tool, Running, Finished],
 ) -> Iterator[tuple[Tool, Finished]]:
-    """A study that has been run, and what was said."""
+    """A study that has been run, and what was said; `model_form` runs beside it."""
     for cli in tool(tmp_path_factory.mktemp("study"), cache_dir):
         running = cli.tune(cli.study())
         running.server()
@@ -138,24 +154,11 @@ def test_the_doctor_finds_the_embedded_server(cli: Tool) -> None:
 
 
 # ------------------------------------------------------------- from a model; two at the same time
-@pytest.fixture(scope="module")
-def model_form(
-    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
-) -> Iterator[tuple[Finished, Finished, Tool]]:
-    """A study straight from an ONNX file with ``--json``, and another one tried meanwhile."""
-    for cli in tool(tmp_path_factory.mktemp("model"), cache_dir):
-        limits = ["--qps", "20", "--p95-ms", "500", "--trials", "1", "--headroom", "1"]
-        first = cli.tune(cli.model(), *limits, "--json")
-        first.server()
-        second = cli.start("tune", cli.study("second"), "--out", cli.folder / "out2").finish(30)
-        yield first.finish(), second, cli
-
-
 def test_a_model_is_tuned_straight_from_its_file_and_json_is_one_document(
-    model_form: tuple[Finished, Finished, Tool],
+    model_form: tuple[Tool, Running, Finished],
 ) -> None:
-    finished, _, cli = model_form
-    answer = finished.expect(0).document
+    cli, first, _ = model_form
+    answer = first.finish().expect(0).document
     assert answer["meets"]
     assert answer["exported_to"] == str(cli.out)
     assert [trial["state"] for trial in answer["trials"]] == ["ok"]
@@ -164,9 +167,9 @@ def test_a_model_is_tuned_straight_from_its_file_and_json_is_one_document(
 
 
 def test_a_second_study_on_the_machine_is_turned_away(
-    model_form: tuple[Finished, Finished, Tool],
+    model_form: tuple[Tool, Running, Finished],
 ) -> None:
-    _, second, cli = model_form
+    cli, _, second = model_form
     second.expect(1, "another study is measuring on this machine", "wait until it has ended")
     assert [each["name"] for each in cli.run("studies", "--json").document] == ["linear"]
 
@@ -248,33 +251,46 @@ def test_a_remote_server_that_is_not_there_is_said_so(cli: Tool) -> None:
     cli.tune(study).finish(40).expect(1, "127.0.0.1:9")
 
 
-def test_a_binary_is_launched(cli: Tool, server_environment: ServerEnvironment) -> None:
-    binary = script(cli.folder / "bin/triton", embedded_shell(server_environment, '"$@"'))
-    server = {"launch": "binary", "binary": str(binary)}
-    model = own_model(cli.folder / "models")
-    running = cli.tune(cli.study(model=model, server=server, **ONE))
-    running.finish().expect(0)
-    running.assert_nothing_left()
-    assert cli.shown()["study"]["environment"]["launch"] == "binary"
-
-
-def test_a_container_is_launched_and_removed(
-    cli: Tool, server_environment: ServerEnvironment
-) -> None:
-    calls = cli.folder / "docker.calls"
+@pytest.fixture(scope="module")
+def launched(
+    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
+) -> Iterator[dict[str, Tool]]:
+    """Two studies that were run beside each other: one on a binary, one in a container."""
+    folder = tmp_path_factory.mktemp("launches")
     run = embedded_shell(server_environment, '"$@"')
-    fake = script(cli.folder / "bin/docker", FAKE_DOCKER.format(calls=calls, image=0, run=run))
-    cli.path = os.pathsep.join([str(fake.parent), cli.path])
-    server = {"launch": "docker", "image": "triton:test"}
-    running = cli.tune(cli.study(model=own_model(cli.folder / "models"), server=server, **ONE))
-    running.finish().expect(0)
-    running.assert_nothing_left()
-    asked = calls.read_text().splitlines()
+    binary = script(folder / "triton", run)
+    calls = folder / "docker.calls"
+    fake = script(folder / "bin/docker", FAKE_DOCKER.format(calls=calls, image=0, run=run))
+    sections = {
+        "binary": {"launch": "binary", "binary": str(binary)},
+        "docker": {"launch": "docker", "image": "triton:test"},
+    }
+    with ExitStack() as stack:
+        tools = {
+            name: stack.enter_context(contextmanager(tool)(folder / name, cache_dir))
+            for name in sections
+        }
+        started = []
+        for name, cli in tools.items():
+            cli.path = os.pathsep.join([str(fake.parent), cli.path])
+            model = own_model(cli.folder / "models")
+            started.append(cli.tune(cli.study(model=model, server=sections[name], **ONE)))
+        for running in started:
+            running.finish().expect(0)
+            running.assert_nothing_left()
+        yield tools
+
+
+def test_a_binary_is_launched(launched: dict[str, Tool]) -> None:
+    assert launched["binary"].shown()["study"]["environment"]["launch"] == "binary"
+
+
+def test_a_container_is_launched_and_removed(launched: dict[str, Tool]) -> None:
+    asked = (launched["docker"].folder.parent / "docker.calls").read_text().splitlines()
     started = [line.partition("--name=")[2].split()[0] for line in asked if line[:4] == "run "]
     assert len(started) == 2, "one tuned, one confirmed"
-    assert [line for line in asked if line.startswith("rm ")] == [
-        f"rm --force {name}" for name in started
-    ]
+    removed = [line for line in asked if line.startswith("rm ")]
+    assert removed == [f"rm --force {name}" for name in started]
 
 
 # ---------------------------------------------------------------------------------------- helpers

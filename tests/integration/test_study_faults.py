@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -202,41 +202,62 @@ def test_outputs_that_are_not_the_models_stop_the_study_with_both_values(
 
 
 # ---------------------------------------------------------------------------------- a full disk
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of its own in memory, of 24 MB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
+    folder.mkdir(parents=True)
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder],
+        check=False,
+        capture_output=True,
     )
     if made.returncode:
         pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.parametrize("place", ["db", "temporary", "out"])
+PLACES = ("db", "temporary", "out")
+
+
+@pytest.fixture(scope="module")
+def starved(
+    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
+) -> Iterator[dict[str, tuple[Tool, Finished]]]:
+    """Studies beside each other, each with a part of its files on a disk that filled up."""
+    folder = tmp_path_factory.mktemp("starved")
+    with ExitStack() as stack:
+        started = {}
+        for place in PLACES:
+            disk = stack.enter_context(small_disk(folder / f"disk-{place}"))
+            cli = stack.enter_context(contextmanager(tool)(folder / place, cache_dir))
+            setattr(cli, place, disk / place)
+            if place == "temporary":
+                cli.temporary.mkdir()
+            study = cli.study(budget={"trials": 1}, workload={"measure_s": 3})
+            started[place] = (cli, disk, cli.tune(study))
+        for _, disk, running in started.values():
+            running.wait_for("trial    1/")
+            fill(disk / "filler")
+        yield {place: (cli, running.finish()) for place, (cli, _, running) in started.items()}
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_a_disk_that_fills_up_is_said_so_and_the_study_goes_on_when_there_is_room(
-    cli: Tool, small_disk: Path, place: str
+    starved: dict[str, tuple[Tool, Finished]], place: str
 ) -> None:
-    setattr(cli, place, small_disk / place)
-    if place == "temporary":
-        cli.temporary.mkdir()
-    study = cli.study(budget={"trials": 1}, workload={"measure_s": 2})
-    running = cli.tune(study)
-    running.wait_for_load(1)
-    fill(small_disk / "filler")
-    stopped = running.finish()
-    running.assert_nothing_left()
+    cli, stopped = starved[place]
     stopped.expect(2 if place == "out" else 1)
     said = stopped.stderr
     assert "No space left" in said or "disk is full" in said or "cannot be written" in said, said
     assert not cli.out.exists()
-    (small_disk / "filler").unlink()
+    (cli.folder.parent / f"disk-{place}" / "filler").unlink()
     assert cli.shown()["study"]["state"] in {"failed", "running"}, "if even that can be stored"
-    cli.tune(study, "--resume").finish().expect(0)
+    cli.tune(cli.folder / "tiny.yaml", "--resume").finish().expect(0)
     assert cli.states() == ["ok"]
 
 
@@ -334,10 +355,11 @@ def test_bad_input_is_refused_before_a_server_is_started(
     assert {path: path.read_bytes() for path in before} == before, "nothing is lost"
 
 
-def test_a_read_only_output_directory_is_refused(cli: Tool, small_disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    cli.out = small_disk / "out"
-    cli.tune(cli.study()).finish(30).expect(2, "cannot be written: Read-only file system")
+def test_a_read_only_output_directory_is_refused(cli: Tool) -> None:
+    with small_disk(cli.folder / "disk") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        cli.out = disk / "out"
+        cli.tune(cli.study()).finish(30).expect(2, "cannot be written: Read-only file system")
 
 
 def test_a_port_in_use_is_refused_by_its_number(cli: Tool) -> None:

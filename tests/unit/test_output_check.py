@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto
@@ -277,3 +278,46 @@ def test_without_a_reference_a_model_that_draws_lots_is_not_blamed(linear: Path)
 
 def test_equal_inputs_may_give_equal_answers(linear: Path):
     assert basic(FakeServer(linear), [{"x": np.zeros(4, dtype=np.float32)}] * 3)
+
+
+def mean_free(path: Path) -> Path:
+    """y = x − mean over the batch: what a sample gets depends on what it is batched with."""
+    nodes = [
+        onnx.helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
+        onnx.helper.make_node("Sub", ["x", "m"], ["y"]),
+    ]
+    x = onnx.helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
+    y = onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])
+    return onnx_models.save(onnx.helper.make_graph(nodes, "mean_free", [x], [y]), path, "")
+
+
+def test_a_model_whose_answer_depends_on_its_batch_mates_is_refused_where_requests_join(
+    tmp_path: Path,
+) -> None:
+    path = mean_free(tmp_path / "mean.onnx")
+    check = OnnxOutputCheck(path, connect=FakeServer(path))
+    with pytest.raises(OutputsDiffer, match="in a batch of 5 than for the same alone") as refused:
+        check.check(ENDPOINT, interface(outputs=(4,)), samples())
+    assert "leave max_batch_size at 1" in str(refused.value)
+
+
+def test_a_model_whose_answer_depends_on_its_batch_mates_passes_where_none_join(
+    tmp_path: Path,
+) -> None:
+    path = mean_free(tmp_path / "mean.onnx")
+    check = OnnxOutputCheck(path, joins=False, connect=FakeServer(path))
+    assert "match" in check.check(ENDPOINT, interface(outputs=(4,)), samples())
+
+
+def test_a_model_that_answers_differently_each_time_is_told_from_a_bad_server(
+    tmp_path: Path,
+) -> None:
+    node = onnx.helper.make_node("RandomNormalLike", ["x"], ["y"])
+    x = onnx.helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
+    y = onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])
+    graph = onnx.helper.make_graph([node], "random", [x], [y])
+    path = onnx_models.save(graph, tmp_path / "random.onnx", "")
+    with pytest.raises(OutputsDiffer, match="differently each time"):
+        OnnxOutputCheck(path, connect=FakeServer(path)).check(
+            ENDPOINT, interface(outputs=(4,)), samples()
+        )

@@ -269,14 +269,14 @@ def test_the_budget_of_trials_ends_the_search(bench: Any) -> None:
     b = bench(budget={"trials": 2, "minutes": 15.0})
     answer = b.runner().run()
     assert len(answer.trials) == 2
-    assert "budget of 2 trials" in answer.stopped_because
+    assert "budget is used up: trials: 2" in answer.stopped_because
 
 
 def test_the_budget_of_minutes_leaves_time_for_the_confirmation(bench: Any) -> None:
     b = bench(budget={"trials": 30, "minutes": 0.9})
     answer = b.runner().run()
     assert len(answer.trials) == 2
-    assert "minutes" in answer.stopped_because
+    assert "would not fit into the budget" in answer.stopped_because
     assert answer.wall_s <= 0.9 * 60
 
 

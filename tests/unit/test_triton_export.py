@@ -209,7 +209,7 @@ def test_a_write_that_fails_leaves_the_old_export(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(export, "_sync_tree", full)
-    with pytest.raises(InputRefused, match="No space left"):
+    with pytest.raises(ExportFailed, match="No space left"):
         one.write(PICK.replacing(instances=3), out, "s", [])
     assert files_of(out) == before
     assert left_over(out) == []

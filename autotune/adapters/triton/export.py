@@ -30,7 +30,7 @@ from autotune.adapters.triton.repository import (
     copy_tree,
     from_repository,
 )
-from autotune.core.errors import InputRefused
+from autotune.core.errors import ExportFailed, InputRefused
 from autotune.ports import ExportFile, Server
 from search_spaces.candidate import BACKEND_PREFIX, Candidate
 
@@ -200,10 +200,11 @@ def _writing(out: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, shutil.Error) as error:
-        raise InputRefused(
+        raise ExportFailed(
             f"the export cannot be written: {error}",
             value=str(out),
-            next_step="Nothing was changed. Is there space left? Can the model's files be read?",
+            next_step="Nothing was changed there. Is there space left? Can the model's files be"
+            " read? The same command with --resume goes on without measuring again.",
         ) from error
 
 

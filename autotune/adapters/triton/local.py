@@ -32,7 +32,8 @@ T = TypeVar("T")
 
 NICE = 5
 """Added to the server's niceness, so that the load generator keeps its schedule on few cores."""
-EXIT_S = 3.0
+EXIT_S = 1.0
+"""Triton's own exit timeout. It takes all of it, idle or not; no request is open by then."""
 _WIND_DOWN_S = 10.0
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.05

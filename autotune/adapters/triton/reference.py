@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -124,13 +124,20 @@ class OnnxOutputCheck:
     """Compares served answers with the same ONNX file run directly by ONNX Runtime.
 
     Each sample is sent alone, then all of them at once, so that a dynamic batcher joins them.
-    ``tolerance`` overrides the datatype's own (`TOLERANCES`).
+    ``tolerance`` overrides the datatype's own (`TOLERANCES`). ``joins``: requests will be joined in
+    batches, so that a model whose answer for a sample depends on its batch mates is refused.
     """
 
     def __init__(
-        self, onnx: Path, tolerance: Tolerance | None = None, *, connect: Connect = HttpInfer
+        self,
+        onnx: Path,
+        tolerance: Tolerance | None = None,
+        *,
+        joins: bool = True,
+        connect: Connect = HttpInfer,
     ) -> None:
         self._onnx = onnx
+        self._joins = joins
         self._tolerance = tolerance or Tolerance()
         self._connect = connect
 
@@ -173,7 +180,58 @@ class OnnxOutputCheck:
                     next_step="Check workload.inputs: names, shapes, datatypes, ranges.",
                 ) from error
             results.append(dict(zip(names, values, strict=True)))
+            if index == 0:
+                self._require_repeatable(model, session.run(names, feed), results[0])
+        if self._joins and model.batched:
+            self._require_independent(
+                model, samples, results, lambda feed: session.run(names, feed)
+            )
         return results
+
+    def _require_repeatable(
+        self, model: ModelInterface, again: Sequence[Array], once: Outputs
+    ) -> None:
+        try:
+            compare(model, dict(zip(once, again, strict=True)), once, self._tolerance, "again")
+        except OutputsDiffer as error:
+            raise OutputsDiffer(
+                f"{self._onnx.name} run directly answers one input differently each time:"
+                f" {error.rule}",
+                value=error.value,
+                next_step="There is nothing to compare with: give its random nodes a seed.",
+            ) from error
+
+    def _require_independent(
+        self,
+        model: ModelInterface,
+        samples: Sequence[Sample],
+        alone: Sequence[Outputs],
+        run: Callable[[Sample], Sequence[Array]],
+    ) -> None:
+        """A sample must get the same answer alone and in a batch: else batching changes results."""
+        shapes = {name: array.shape for name, array in samples[0].items()}
+        alike = [
+            index
+            for index, sample in enumerate(samples)
+            if {name: array.shape for name, array in sample.items()} == shapes
+        ]
+        feed = {
+            name: np.concatenate([_direct_input(samples[i][name][np.newaxis]) for i in alike])
+            for name in shapes
+        }
+        joined = dict(zip(alone[0], run(feed), strict=True))
+        for row, index in enumerate(alike):
+            mine = {name: array[row : row + 1] for name, array in joined.items()}
+            try:
+                compare(model, mine, alone[index], self._tolerance, f"sample {index}")
+            except OutputsDiffer as error:
+                raise OutputsDiffer(
+                    f"{self._onnx.name} run directly answers otherwise for a sample in a batch of"
+                    f" {len(alike)} than for the same alone: {error.rule}",
+                    value=error.value,
+                    next_step="Batching would change its results: leave max_batch_size at 1, and"
+                    " out of the space.",
+                ) from error
 
 
 class BasicOutputCheck:
