@@ -24,8 +24,8 @@ from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
 from tests.benchmarks.emulated import MODEL, emulated_server
 
-SECONDS = 20.0
-ROUNDS = 3
+SECONDS = 12.0
+ROUNDS = 2
 SHARES = (0.3, 0.6, 0.8)
 
 

@@ -15,7 +15,7 @@ from autotune.adapters.triton import export
 from autotune.adapters.triton.config import parse, read
 from autotune.adapters.triton.export import RepositoryExporter
 from autotune.adapters.triton.repository import ServedModel, adapt_for_embedded, from_repository
-from autotune.core.errors import CandidateFailed, InputRefused
+from autotune.core.errors import CandidateFailed, ExportFailed, InputRefused
 from autotune.ports import ExportFile
 from search_spaces.candidate import Candidate
 from tests import onnx_models
