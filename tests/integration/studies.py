@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from autotune.bootstrap.session import MACHINE_LOCK
 from tests import onnx_models
 
 FINISH_S = 100.0
@@ -79,7 +81,7 @@ class Running:
     def wait_for_load(self, trial: int, *, within_s: float = 60.0) -> None:
         """Return in the middle of a trial's load (``trial`` counts from 1): the arrivals of a
         phase are written just before it."""
-        self.wait_for(f"trial    {trial}/", within_s=within_s)
+        self.wait_for(f"measure  {trial}/", within_s=within_s)
         since = time.time()
 
         def begun() -> bool:
@@ -225,6 +227,8 @@ class Tool:
         return running
 
     def tune(self, study: Path, *arguments: object) -> Running:
+        """Start a study, when nobody else measures on this machine (any more)."""
+        until_nobody_measures()
         return self.start("tune", study, "--out", self.out, *arguments)
 
     def run(self, *arguments: object, within_s: float = FINISH_S) -> Finished:
@@ -241,6 +245,20 @@ class Tool:
         """End what a failed test left; a test that passed has left nothing."""
         for run in self._runs:
             run.abandon()
+
+
+def until_nobody_measures(within_s: float = 200.0) -> None:
+    """Wait for the lock that studies take: another session may be testing here."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
+            try:
+                lock.bind(MACHINE_LOCK)
+            except OSError:
+                time.sleep(0.2)
+            else:
+                return
+    raise AssertionError("another study has been measuring on this machine all the time")
 
 
 def tool(folder: Path, cache: Path) -> Iterator[Tool]:

@@ -20,7 +20,7 @@ from autotune.adapters.triton.repository import from_onnx, from_repository
 from search_spaces.candidate import Candidate
 from tests import onnx_models
 from tests.integration.conftest import FAST
-from tests.integration.studies import Finished, Running, Tool, own_model, tool
+from tests.integration.studies import Finished, Tool, own_model, tool
 from tests.integration.test_servers import FAKE_DOCKER, embedded_shell, script, uncontrolled
 
 pytestmark = pytest.mark.server
@@ -34,26 +34,10 @@ def cli(tmp_path: Path, cache_dir: Path) -> Iterator[Tool]:
 
 
 @pytest.fixture(scope="module")
-def model_form(
-    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
-) -> Iterator[tuple[Tool, Running, Finished]]:
-    """A study straight from an ONNX file with ``--json``, under way; and another one that was tried
-    meanwhile."""
-    for cli in tool(tmp_path_factory.mktemp("model"), cache_dir):
-        limits = ["--qps", "20", "--p95-ms", "500", "--trials", "1", "--headroom", "1"]
-        first = cli.tune(cli.model(), *limits, "--json")
-        first.server()
-        second = cli.start("tune", cli.study("second"), "--out", cli.folder / "out2").finish(30)
-        yield cli, first, second
-
-
-@pytest.fixture(scope="module")
 def done(
-    tmp_path_factory: pytest.TempPathFactory,
-    cache_dir: Path,
-    model_form: tuple[Tool, Running, Finished],
+    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
 ) -> Iterator[tuple[Tool, Finished]]:
-    """A study that has been run, and what was said; `model_form` runs beside it."""
+    """A study that has been run, and what was said."""
     for cli in tool(tmp_path_factory.mktemp("study"), cache_dir):
         running = cli.tune(cli.study())
         running.server()
@@ -80,7 +64,7 @@ def test_a_study_ends_with_the_front_the_pick_its_reasons_and_the_paths(
 
 def test_progress_names_stage_trial_and_time_left(done: tuple[Tool, Finished]) -> None:
     _, finished = done
-    for words in ("prepare  starting", "check    16 answers", "trial    1/2", "left)", "confirm "):
+    for words in ("prepare  starting", "check    16 answers", "measure  1/2", "left)", "confirm "):
         assert words in finished.stderr
 
 
@@ -154,11 +138,24 @@ def test_the_doctor_finds_the_embedded_server(cli: Tool) -> None:
 
 
 # ------------------------------------------------------------- from a model; two at the same time
+@pytest.fixture(scope="module")
+def model_form(
+    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
+) -> Iterator[tuple[Tool, Finished, Finished]]:
+    """A study straight from an ONNX file with ``--json``, and another that was tried meanwhile."""
+    for cli in tool(tmp_path_factory.mktemp("model"), cache_dir):
+        limits = ["--qps", "20", "--p95-ms", "500", "--trials", "1", "--headroom", "1"]
+        first = cli.tune(cli.model(), *limits, "--json")
+        first.server()
+        second = cli.start("tune", cli.study("second"), "--out", cli.folder / "out2").finish(30)
+        yield cli, first.finish(), second
+
+
 def test_a_model_is_tuned_straight_from_its_file_and_json_is_one_document(
-    model_form: tuple[Tool, Running, Finished],
+    model_form: tuple[Tool, Finished, Finished],
 ) -> None:
     cli, first, _ = model_form
-    answer = first.finish().expect(0).document
+    answer = first.expect(0).document
     assert answer["meets"]
     assert answer["exported_to"] == str(cli.out)
     assert [trial["state"] for trial in answer["trials"]] == ["ok"]
@@ -167,7 +164,7 @@ def test_a_model_is_tuned_straight_from_its_file_and_json_is_one_document(
 
 
 def test_a_second_study_on_the_machine_is_turned_away(
-    model_form: tuple[Tool, Running, Finished],
+    model_form: tuple[Tool, Finished, Finished],
 ) -> None:
     cli, _, second = model_form
     second.expect(1, "another study is measuring on this machine", "wait until it has ended")
@@ -230,7 +227,7 @@ def test_a_remote_server_that_is_interrupted_upon_is_left_as_it_was_found(
     before = config_of(far.endpoint.http)
     server = {"launch": "remote", "http": far.endpoint.http, "grpc": far.endpoint.grpc}
     running = cli.tune(cli.study(model={"name": "linear"}, server=server))
-    running.wait_for("trial    2/")
+    running.wait_for("measure  2/")
     running.tell(signal.SIGTERM).expect(1, "stopped by SIGTERM")
     assert config_of(far.endpoint.http) == before
 
@@ -255,7 +252,7 @@ def test_a_remote_server_that_is_not_there_is_said_so(cli: Tool) -> None:
 def launched(
     tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
 ) -> Iterator[dict[str, Tool]]:
-    """Two studies that were run beside each other: one on a binary, one in a container."""
+    """Two studies: one on a binary, one in a container."""
     folder = tmp_path_factory.mktemp("launches")
     run = embedded_shell(server_environment, '"$@"')
     binary = script(folder / "triton", run)
@@ -266,18 +263,15 @@ def launched(
         "docker": {"launch": "docker", "image": "triton:test"},
     }
     with ExitStack() as stack:
-        tools = {
-            name: stack.enter_context(contextmanager(tool)(folder / name, cache_dir))
-            for name in sections
-        }
-        started = []
-        for name, cli in tools.items():
+        tools = {}
+        for name, server in sections.items():
+            cli = stack.enter_context(contextmanager(tool)(folder / name, cache_dir))
             cli.path = os.pathsep.join([str(fake.parent), cli.path])
-            model = own_model(cli.folder / "models")
-            started.append(cli.tune(cli.study(model=model, server=sections[name], **ONE)))
-        for running in started:
+            study = cli.study(model=own_model(cli.folder / "models"), server=server, **ONE)
+            running = cli.tune(study)
             running.finish().expect(0)
             running.assert_nothing_left()
+            tools[name] = cli
         yield tools
 
 

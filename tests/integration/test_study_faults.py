@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_a_killed_study_leaves_nothing_running_and_goes_on_from_what_is_stored(c
     running = cli.tune(study)
     running.wait_for_load(2)
     running.remember_shared_memory()
-    cli.tune(study, "--resume").finish(30).expect(1, "another study is measuring")
+    cli.start("tune", study, "--resume").finish(30).expect(1, "another study is measuring")
     assert running.process.poll() is None, "the first one is not disturbed"
     running.process.kill()
     running.process.wait(10)
@@ -221,112 +221,95 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-PLACES = ("db", "temporary", "out")
-
-
-@pytest.fixture(scope="module")
-def starved(
-    tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
-) -> Iterator[dict[str, tuple[Tool, Finished]]]:
-    """Studies beside each other, each with a part of its files on a disk that filled up."""
-    folder = tmp_path_factory.mktemp("starved")
-    with ExitStack() as stack:
-        started = {}
-        for place in PLACES:
-            disk = stack.enter_context(small_disk(folder / f"disk-{place}"))
-            cli = stack.enter_context(contextmanager(tool)(folder / place, cache_dir))
-            setattr(cli, place, disk / place)
-            if place == "temporary":
-                cli.temporary.mkdir()
-            study = cli.study(budget={"trials": 1}, workload={"measure_s": 3})
-            started[place] = (cli, disk, cli.tune(study))
-        for _, disk, running in started.values():
-            running.wait_for("trial    1/")
-            fill(disk / "filler")
-        yield {place: (cli, running.finish()) for place, (cli, _, running) in started.items()}
-
-
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["db", "temporary", "out"])
 def test_a_disk_that_fills_up_is_said_so_and_the_study_goes_on_when_there_is_room(
-    starved: dict[str, tuple[Tool, Finished]], place: str
+    cli: Tool, place: str
 ) -> None:
-    cli, stopped = starved[place]
-    stopped.expect(2 if place == "out" else 1)
-    said = stopped.stderr
-    assert "No space left" in said or "disk is full" in said or "cannot be written" in said, said
-    assert not cli.out.exists()
-    (cli.folder.parent / f"disk-{place}" / "filler").unlink()
-    assert cli.shown()["study"]["state"] in {"failed", "running"}, "if even that can be stored"
-    cli.tune(cli.folder / "tiny.yaml", "--resume").finish().expect(0)
-    assert cli.states() == ["ok"]
+    with small_disk(cli.folder / "disk") as disk:
+        setattr(cli, place, disk / place)
+        if place == "temporary":
+            cli.temporary.mkdir()
+        study = cli.study(budget={"trials": 1})
+        running = cli.tune(study)
+        running.wait_for("measure  1/")
+        fill(disk / "filler")
+        stopped = running.finish().expect(1)
+        running.assert_nothing_left()
+        said = stopped.stderr
+        assert any(w in said for w in ("No space left", "disk is full", "cannot be written")), said
+        assert not cli.out.exists()
+        (disk / "filler").unlink()
+        assert cli.shown()["study"]["state"] in {"failed", "interrupted"}
+        cli.tune(study, "--resume").finish().expect(0)
+        assert cli.states() == ["ok"]
 
 
 # ------------------------------------------------------------------------------------- bad input
-def truncated(cli: Tool) -> list[object]:
+def truncated(cli: Tool) -> Path:
     model = cli.model()
     model.write_bytes(model.read_bytes()[:-40])
-    return [cli.study()]
+    return cli.study()
 
 
-def fixed_batch(cli: Tool) -> list[object]:
+def fixed_batch(cli: Tool) -> Path:
     onnx_models.linear(cli.folder / "linear.onnx", input_dims=(1, 4), output_dims=(1, 3))
-    return [cli.study()]
+    return cli.study()
 
 
-def missing_model(cli: Tool) -> list[object]:
-    return [cli.study(model={"onnx": str(cli.folder / "none.onnx")})]
+def missing_model(cli: Tool) -> Path:
+    return cli.study(model={"onnx": str(cli.folder / "none.onnx")})
 
 
-def missing_study(cli: Tool) -> list[object]:
-    return [cli.folder / "none.yaml"]
+def missing_study(cli: Tool) -> Path:
+    return cli.folder / "none.yaml"
 
 
-def unknown_key(cli: Tool) -> list[object]:
-    return [cli.study(bugdet={"trials": 3})]
+def unknown_key(cli: Tool) -> Path:
+    return cli.study(bugdet={"trials": 3})
 
 
-def file_as_output(cli: Tool) -> list[object]:
+def file_as_output(cli: Tool) -> Path:
     cli.out.write_text("mine")
-    return [cli.study()]
+    return cli.study()
 
 
-def output_below_a_file(cli: Tool) -> list[object]:
+def output_below_a_file(cli: Tool) -> Path:
     (cli.folder / "file").write_text("mine")
     cli.out = cli.folder / "file" / "out"
-    return [cli.study()]
+    return cli.study()
 
 
-def somebodys_directory(cli: Tool) -> list[object]:
+def somebodys_directory(cli: Tool) -> Path:
     cli.out.mkdir()
     (cli.out / "thesis.tex").write_text("mine")
-    return [cli.study()]
+    return cli.study()
 
 
-def output_around_the_database(cli: Tool) -> list[object]:
+def output_around_the_database(cli: Tool) -> Path:
     cli.out.mkdir()
     cli.db = cli.out / "studies.db"
-    return [cli.study()]
+    return cli.study()
 
 
-def output_inside_the_model(cli: Tool) -> list[object]:
+def output_inside_the_model(cli: Tool) -> Path:
     model = own_model(cli.folder / "models")
     cli.out = cli.folder / "models" / "own" / "out"
-    return [cli.study(model=model)]
+    return cli.study(model=model)
 
 
-def newer_database(cli: Tool) -> list[object]:
+def newer_database(cli: Tool) -> Path:
     SqlTrialStore(str(cli.db)).close()
     with closing(sqlite3.connect(cli.db)) as connection, connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-    return [cli.study()]
+    return cli.study()
 
 
-def no_database(cli: Tool) -> list[object]:
+def no_database(cli: Tool) -> Path:
     cli.db.write_text("a letter to my mother")
-    return [cli.study()]
+    return cli.study()
 
 
-BAD: dict[Callable[[Tool], list[object]], tuple[int, str]] = {
+BAD: dict[Callable[[Tool], Path], tuple[int, str]] = {
     truncated: (2, "is not a whole ONNX file"),
     fixed_batch: (2, "batch"),
     missing_model: (2, "none.onnx"),
@@ -344,12 +327,12 @@ BAD: dict[Callable[[Tool], list[object]], tuple[int, str]] = {
 
 @pytest.mark.parametrize("make", BAD, ids=lambda make: make.__name__)
 def test_bad_input_is_refused_before_a_server_is_started(
-    cli: Tool, make: Callable[[Tool], list[object]]
+    cli: Tool, make: Callable[[Tool], Path]
 ) -> None:
     code, words = BAD[make]
-    arguments = make(cli)
+    study = make(cli)
     before = {path: path.read_bytes() for path in cli.folder.rglob("*") if mine(path, cli)}
-    refused = cli.start("tune", *arguments, "--out", cli.out).finish(30)
+    refused = cli.tune(study).finish(30)
     refused.expect(code, words)
     assert "starting the server" not in refused.stderr
     assert {path: path.read_bytes() for path in before} == before, "nothing is lost"
