@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -73,9 +74,18 @@ def _provenance(
         "confirmed": _numbers(trial.confirmation),
         "workload": _jsonable(asdict(study.workload)),
         "sla": _jsonable(asdict(study.sla)),
-        "model": {"name": model.name, "digest_of_files_and_configuration": model.digest},
+        "model": _model(model),
         "environment": finite(dict(record.environment or {})),
     }
+
+
+def _model(model: ServedModel) -> Mapping[str, Any]:
+    """``digest`` covers all of the model's files and its configuration as found."""
+    described = {"name": model.name, "digest": model.digest}
+    if model.onnx is not None:
+        with model.onnx.open("rb") as stream:
+            described["onnx_sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return described
 
 
 def _numbers(measurement: Measurement | None) -> Mapping[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -86,7 +87,10 @@ def test_the_provenance_holds_numbers_environment_and_hashes(done: tuple[Tool, F
     assert provenance["measured"]["p50_ms"] > 0
     assert provenance["confirmed"]["requests"] == 60
     assert provenance["environment"]["triton"] == "2.51.0"
-    assert len(provenance["model"]["sha256"]) == 64
+    assert len(provenance["model"]["digest"]) == 64
+    onnx = (cli.out / "linear" / "1" / "model.onnx").read_bytes()
+    assert provenance["model"]["onnx_sha256"] == hashlib.sha256(onnx).hexdigest()
+    assert provenance["sla"]["min_achieved"] == 0.98
 
 
 def test_what_is_stored_is_listed_and_shown(done: tuple[Tool, Finished]) -> None:
