@@ -69,6 +69,7 @@ class Running:
     log: Path
     mark: str
     temporary: Path
+    turn: socket.socket | None = None
     _shm: set[str] = field(default_factory=set)
 
     def stderr(self) -> str:
@@ -97,6 +98,7 @@ class Running:
         except subprocess.TimeoutExpired:
             self.abandon()
             raise AssertionError(f"still running after {within_s} s:\n{self.stderr()}") from None
+        self._give_up_turn()
         return Finished(code, self.log.with_suffix(".out").read_text(), self.stderr())
 
     def tell(self, signum: signal.Signals) -> Finished:
@@ -143,6 +145,11 @@ class Running:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait(10)
+        self._give_up_turn()
+
+    def _give_up_turn(self) -> None:
+        if self.turn is not None:
+            self.turn.close()
 
     def _segments(self) -> list[Path]:
         return [path for prefix in self._shm for path in SHM.glob(f"{prefix}*")]
@@ -227,9 +234,11 @@ class Tool:
         return running
 
     def tune(self, study: Path, *arguments: object) -> Running:
-        """Start a study, when nobody else measures on this machine (any more)."""
-        until_nobody_measures()
-        return self.start("tune", study, "--out", self.out, *arguments)
+        """Start a study when it is its turn: nobody else may measure on this machine."""
+        turn = next_turn()
+        running = self.start("tune", study, "--out", self.out, *arguments)
+        running.turn = turn
+        return running
 
     def run(self, *arguments: object, within_s: float = FINISH_S) -> Finished:
         return self.start(*arguments).finish(within_s)
@@ -247,17 +256,29 @@ class Tool:
             run.abandon()
 
 
-def until_nobody_measures(within_s: float = 200.0) -> None:
-    """Wait for the lock that studies take: another session may be testing here."""
+TURN = "\0triton-autotune.tests"
+
+
+def next_turn() -> socket.socket:
+    """Wait until no study runs here, and no other session of these tests is about to start one;
+    closing the answer ends the turn."""
+    turn = _hold(TURN)
+    _hold(MACHINE_LOCK).close()
+    return turn
+
+
+def _hold(name: str, within_s: float = 200.0) -> socket.socket:
+    """A lock that is an abstract socket's name, as a study takes it."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
-            try:
-                lock.bind(MACHINE_LOCK)
-            except OSError:
-                time.sleep(0.2)
-            else:
-                return
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            lock.bind(name)
+        except OSError:
+            lock.close()
+            time.sleep(0.2)
+        else:
+            return lock
     raise AssertionError("another study has been measuring on this machine all the time")
 
 

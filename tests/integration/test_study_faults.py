@@ -80,7 +80,7 @@ def test_a_killed_study_leaves_nothing_running_and_goes_on_from_what_is_stored(c
     cli.start("tune", study, "--resume").finish(30).expect(1, "another study is measuring")
     assert running.process.poll() is None, "the first one is not disturbed"
     running.process.kill()
-    running.process.wait(10)
+    running.finish(10)
     running.assert_nothing_left(within_s=15)
     before = cli.shown()["trials"]
     assert [trial["state"] for trial in before] == ["ok", "running"]
