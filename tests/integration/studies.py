@@ -61,6 +61,13 @@ class Finished:
         return json.loads(self.stdout)
 
 
+def _heed_signals() -> None:
+    """A test session in the background has some signals ignored, and its children with it; the
+    tool leaves what was ignored at its start so."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
+
+
 @dataclass
 class Running:
     """A command under way, with all that it started: known by a mark in their environment."""
@@ -228,6 +235,7 @@ class Tool:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                preexec_fn=_heed_signals,  # noqa: PLW1509 - this process has no threads then
             )
         running = Running(process, log, mark, self.temporary)
         self._runs.append(running)

@@ -319,8 +319,10 @@ case "$1" in
       esac
     done
     echo $$ > {calls}.pid
+    set -- "$@" "--backend-config=python,shm-region-prefix-name=fake_docker_$$_"
     {run}
     ;;
+  rm) rm -f "/dev/shm/fake_docker_$(cat {calls}.pid)_"* ;;  # a container's own goes with it
 esac
 """
 
