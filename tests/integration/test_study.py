@@ -24,7 +24,7 @@ from tests.integration.conftest import FAST
 from tests.integration.studies import Finished, Tool, own_model, tool
 from tests.integration.test_servers import FAKE_DOCKER, embedded_shell, script, uncontrolled
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # a test may wait for its turn
 
 ONE = {"budget": {"trials": 1}}
 
