@@ -19,7 +19,7 @@ from autotune.core.decision import Decision, decide, without_unconfirmed
 from autotune.core.errors import InputRefused
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.study import Study
-from autotune.core.trial import Trial, TrialState
+from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import TrialStore
 from autotune.settings import Settings
 from autotune.studyfile import read_definition
@@ -153,7 +153,7 @@ def _chosen(stored: StoredStudy, number: int | None) -> Trial:
             next_step="name a trial: --trial N; `autotune show` lists them",
         )
     wanted = stored.decision.pick if number is None else number
-    found = next((trial for trial in stored.trials if trial.number == wanted), None)
+    found = numbered(stored.trials, wanted)
     if found is None:
         numbers = ", ".join(str(trial.number) for trial in stored.trials) or "none"
         raise InputRefused(

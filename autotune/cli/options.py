@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from autotune.settings import Settings
-
-F = TypeVar("F")
 
 
 def db_option(function: Any) -> Any:

@@ -14,14 +14,10 @@ from autotune.cli.options import db_option, json_option, out_option, resume_opti
 from autotune.cli.progress import listener
 from autotune.cli.render import answer_json, print_answer
 from autotune.core.errors import InputRefused
+from autotune.core.sla import enough_samples
 from autotune.core.study import PickRule, SearchKind, Study
 from autotune.studyfile import read_study_file, study_from_options
 from search_spaces import library
-
-ONNX_OPTIONS = (
-    "qps", "p95_ms", "p99_ms", "name", "shape", "space", "trials", "minutes", "search", "pick",
-    "headroom", "seed",
-)  # fmt: skip
 
 
 def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) -> int:
@@ -114,9 +110,9 @@ def _definition(model: Path, given: dict[str, Any]) -> dict[str, Any]:
         workload["headroom"] = given["headroom"]
     if "shape" in given:
         workload["inputs"] = {"shapes": dict(_shape(text) for text in given["shape"])}
-    # Ten requests are expected beyond the strictest percentile: as long as that takes.
-    share = 0.01 if "p99_ms" in latencies else 0.05
-    enough_s = 11 / share / (given["qps"] * given.get("headroom", 1.2)) if given["qps"] > 0 else 0
+    # As long as the strictest percentile's requests take to arrive, and a tenth more.
+    needed = enough_samples(99.0 if "p99_ms" in latencies else 95.0) * 11 / 10
+    enough_s = needed / (given["qps"] * given.get("headroom", 1.2)) if given["qps"] > 0 else 0
     workload["measure_s"] = min(max(12.0, float(round(enough_s + 0.5))), 3600.0)
     definition: dict[str, Any] = {
         "study": given.get("name", model.stem),

@@ -50,3 +50,8 @@ class Trial:
     def _last(self, purpose: Purpose) -> Measurement | None:
         valid = [m for m in self.measurements if m.valid and m.purpose is purpose]
         return valid[-1] if valid else None
+
+
+def numbered(trials: Sequence[Trial], number: int | None) -> Trial | None:
+    """The trial of that number; None where there is none, or none is asked for."""
+    return next((trial for trial in trials if trial.number == number), None)

@@ -12,7 +12,7 @@ from autotune.core.errors import LoadFailed, ServerFailed
 from autotune.core.measurement import Purpose
 from autotune.core.records import DecisionRecord, StudyRecord
 from autotune.core.study import Study
-from autotune.core.trial import Trial, TrialState
+from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import Applied, Clock, Exporter, ExportFile, Server, TrialStore
 from autotune.tuner.measure import ATTEMPTS, Measurer
 
@@ -65,12 +65,12 @@ class Conclusion:
         """Export the first pick that keeps the SLA from its exported files, or none."""
         for _ in range(CONFIRMATIONS):
             trials, decision = self._decide()
-            pick = _of(trials, decision.pick)
+            pick = numbered(trials, decision.pick)
             if pick is None or pick.confirmation is not None:
                 break
             self._confirm(pick)
         trials, decision = self._decide()
-        pick = _of(trials, decision.pick)
+        pick = numbered(trials, decision.pick)
         notes = list(self._passed_over.values())
         if pick is not None and pick.confirmation is None:
             notes.append(
@@ -162,7 +162,3 @@ class Conclusion:
         for path, file in zip(paths, files, strict=True):
             path.write_text(file.text, encoding="utf-8")
         return next(iter(paths), None)
-
-
-def _of(trials: Sequence[Trial], number: int | None) -> Trial | None:
-    return next((trial for trial in trials if trial.number == number), None)

@@ -22,7 +22,7 @@ from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import StudyState
 from autotune.core.sla import judge
 from autotune.core.study import Study
-from autotune.core.trial import Trial, TrialState
+from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import (
     Clock,
     Exporter,
@@ -249,9 +249,6 @@ class StudyRunner:
             self._trials, study.sla, study.objectives, study.pick, workload=study.workload
         )
 
-    def _trial(self, number: int | None) -> Trial | None:
-        return next((trial for trial in self._trials if trial.number == number), None)
-
     # -------------------------------------------------------------------------------- progress
     def _load_s(self) -> float:
         """Seconds of load that this run's measurements took by plan."""
@@ -293,7 +290,7 @@ class StudyRunner:
                 text=text,
                 trial=trial,
                 of=self.planned,
-                best=self._trial(self._decision().pick),
+                best=numbered(self._trials, self._decision().pick),
                 seconds_left=self._left_s(),
                 candidate=candidate,
                 finished=finished,
