@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from autotune.core.measurement import LoadResult, Measurement, ServerWindow, TelemetryWindow
+from autotune.core.comparison import Comparison
+from autotune.core.measurement import (
+    Ended,
+    LoadResult,
+    Measurement,
+    ServerWindow,
+    TelemetryWindow,
+)
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.trial import Trial, TrialState
@@ -114,9 +121,15 @@ class Saturate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """One load phase: ``warmup_s`` whose requests are not counted, then a window of
-    ``measure_s``; an open loop goes on sending for up to ``tail_s``, until the window's last
-    request is answered, so that it does not end on an emptying server."""
+    """One load phase: a warm-up whose requests are not counted, then a window.
+
+    The warm-up takes ``warmup_s``; with ``until_steady`` that is the longest it may take, and it
+    ends as soon as a steady state is seen. The window takes ``measure_s``; with ``first_look_s``
+    that is the longest it may take: after ``first_look_s``, and then ever again after half as much
+    time more, the observer is asked whether it is enough. An open loop's arrivals within the window
+    are the same, request by request, however long the warm-up was; it goes on sending for up to
+    ``tail_s`` after the window, until the window's last request is answered, so that it does not
+    end on an emptying server."""
 
     mode: OpenLoop | Saturate
     warmup_s: float
@@ -124,12 +137,19 @@ class LoadPlan:
     timeout_s: float
     max_in_flight: int
     tail_s: float = 1.0
+    until_steady: bool = False
+    first_look_s: float | None = None
 
 
 class WindowObserver(Protocol):
     """Told when the measured window opens and closes, within a few milliseconds."""
 
     def opened(self) -> None: ...
+
+    def enough(self, so_far: LoadResult) -> Ended | None:
+        """Why the window may close now; None to go on. ``so_far`` covers the window up to a moment
+        before which every request has been answered, or has been open for longer than the largest
+        limit of the SLA can matter (then it counts with its time-out)."""
 
     def closed(self) -> None: ...
 
@@ -218,6 +238,15 @@ class TrialStore(Protocol):
 
     def trials(self, study_id: int, *, samples: bool = False) -> Sequence[Trial]:
         """In order of their numbers; raw request samples only where ``samples`` asks for them."""
+
+    def doubt_measurements(self, study_id: int, reason: str) -> None:
+        """Make every measurement that the study has so far invalid, for a reason that concerns
+        them all; those that are invalid already keep their own."""
+
+    def add_comparison(self, study_id: int, comparison: Comparison) -> None: ...
+
+    def comparisons(self, study_id: int) -> Sequence[Comparison]:
+        """In the order they were taken."""
 
     def add_decision(self, decision: DecisionRecord) -> None: ...
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.core.intervals import Interval
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -57,6 +59,19 @@ class RequestStatus(StrEnum):
     UNSENT = "unsent"
 
 
+class Ended(StrEnum):
+    """Why a load phase ended when it did."""
+
+    MAXIMUM = "maximum"
+    """It was as long as it may be."""
+    DECIDED = "decided"
+    """Its interval was clear of every limit, and nothing more was wanted of it."""
+    HOPELESS = "hopeless"
+    """It broke a limit beyond doubt."""
+    FELL_BEHIND = "fell_behind"
+    """The requests in flight grew all the time: more arrived than the server can take."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSamples:
     """Raw times of the requests **scheduled within the measured window**, in schedule order.
@@ -81,7 +96,9 @@ class LoadResult:
     at all in ``service_latency``. ``achieved_qps`` counts good answers per second of the window.
     ``errors`` maps a kind (see `RequestStatus`; HTTP errors as ``http_503``) to a count.
     ``histogram`` is the latency distribution as an encoded HDR histogram (microseconds).
-    ``generator_cpu`` is the generator's share of one core (1.0 = a whole core).
+    ``generator_cpu`` is the generator's share of one core (1.0 = a whole core). The window opened
+    after ``warmup_s`` of load, ``steady`` says whether a steady state had been seen by then (None:
+    not looked for), and ``ended`` why it closed.
     """
 
     offered_qps: float
@@ -100,6 +117,9 @@ class LoadResult:
     in_flight_cap_hit: bool
     histogram: str = ""
     samples: RequestSamples | None = None
+    warmup_s: float = 0.0
+    steady: bool | None = None
+    ended: Ended = Ended.MAXIMUM
 
     @property
     def error_rate(self) -> float:
@@ -148,6 +168,11 @@ class TelemetryWindow:
     processes, of all cores it may use), ``nvml`` (time in which a kernel ran), ``triton_metrics``
     (the server's own ``nv_gpu_utilization``). ``series`` holds (seconds since the window opened,
     utilization) pairs.
+
+    What disturbed the measuring: ``foreign_cpu`` is the share, 0 to 1, of this machine's processor
+    that neither the server nor the load generator nor the controller used, the hypervisor's part
+    (steal) included; ``foreign_gpu`` the ids of other processes that had work on the server's GPUs;
+    ``throttled`` says, in words, which clocks were lowered.
     """
 
     utilization: float | None = None
@@ -155,12 +180,36 @@ class TelemetryWindow:
     memory_mb: float | None = None
     memory_source: str | None = None
     series: tuple[tuple[float, float], ...] = ()
+    foreign_cpu: float | None = None
+    foreign_gpu: tuple[int, ...] = ()
+    throttled: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Purpose(StrEnum):
     TRIAL = "trial"
+    """The search's own."""
+    CANARY = "canary"
+    """The configuration found in service once more, after the search: has the machine changed?"""
+    FINAL = "final"
+    """A finalist, interleaved with another under the same arrivals."""
+    CAPACITY = "capacity"
+    """A probe at another rate, for the highest one that meets the SLA."""
+    ROBUST = "robust"
+    """A probe in the neighbourhood of the workload: other rates, other burstiness."""
     CONFIRM = "confirm"
+    """The exported files, served strictly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What a load phase was asked to offer: requests per second, the arrival process (see
+    `autotune.core.workload.ArrivalKind`) with its coefficient of variation, and its seed."""
+
+    qps: float
+    arrival: str
+    cv: float
+    seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +218,10 @@ class Measurement:
 
     ``invalid_because`` lists why the *measuring* failed; empty means that it can be believed.
     ``instances`` is the number of model instances that served it. ``started_at`` is UTC seconds
-    since the epoch.
+    since the epoch. ``intervals`` are 95% confidence intervals by the names of `METRICS`: of every
+    latency percentile, of ``achieved_qps`` and of ``saturation_qps``, where there was enough to
+    take them from. ``traffic`` is what was offered (None: before it was recorded).
+    ``saturation_s`` is how long the saturation burst took.
     """
 
     purpose: Purpose
@@ -181,6 +233,9 @@ class Measurement:
     instances: int
     reload_s: float = 0.0
     invalid_because: tuple[str, ...] = ()
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    traffic: Traffic | None = None
+    saturation_s: float = 0.0
 
     @property
     def valid(self) -> bool:

@@ -125,6 +125,60 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Robust:
+    """The neighbourhood of the workload that a pick must hold the SLA over: every rate from
+    offered × (1 - ``qps``) to offered × (1 + ``qps``), at every coefficient of variation ``cv`` of
+    the gaps between arrivals (empty: the workload's own)."""
+
+    qps: float = 0.2
+    cv: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.qps < 1:
+            raise InputRefused("robust.qps is a share from 0 up to 1", value=self.qps)
+        if not all(0.05 <= cv <= 20 for cv in self.cv):
+            raise InputRefused("robust.cv needs values between 0.05 and 20", value=list(self.cv))
+        if self.qps == 0 and not self.cv:
+            raise InputRefused("robust names a share of the rate, values of cv, or both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """When a measurement is not to be believed. ``send_lag``: the largest p99 of the send lag, as a
+    share of the SLA's tightest latency; ``generator_cpu``: of its core; ``foreign_cpu``: of the
+    machine's processor, taken by other processes."""
+
+    send_lag: float = 0.10
+    generator_cpu: float = 0.90
+    foreign_cpu: float = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finals:
+    """How the best are told apart after the search.
+
+    ``candidates`` (0: no finals) are measured again in ``rounds`` of A B B A, each phase with a
+    window of ``measure_s`` (None: the workload's). ``capacity`` is how many rates are probed, for
+    each finalist, for the highest one that meets the SLA (0: none).
+    """
+
+    candidates: int = 2
+    rounds: int = 1
+    measure_s: float | None = None
+    capacity: int = 5
+
+    def __post_init__(self) -> None:
+        rules = (
+            (self.candidates in (0, *range(2, 9)), "finals.candidates is 0, or 2 to 8"),
+            (1 <= self.rounds <= 50, "finals.rounds is 1 to 50"),
+            (0 <= self.capacity <= 20, "finals.capacity is 0 to 20"),
+        )
+        for holds, rule in rules:
+            if not holds:
+                raise InputRefused(rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """Read from a study file; ``definition`` is that file's content as plain data, for storing."""
 
@@ -139,6 +193,9 @@ class Study:
     budget: Budget = field(default_factory=Budget)
     search: SearchKind = SearchKind.OPTUNA
     tolerance: Tolerance = field(default_factory=Tolerance)
+    robust: Robust | None = None
+    finals: Finals = field(default_factory=Finals)
+    trust: Trust = field(default_factory=Trust)
     seed: int = 0
     definition: Mapping[str, Any] = field(default_factory=dict)
 

@@ -60,17 +60,21 @@ class InputSpec:
 class Workload:
     """The traffic that the service must carry: measured at ``target_qps`` × ``headroom``.
 
-    Units: requests per second; seconds. ``max_in_flight`` bounds open requests, so that a server
-    that stops answering cannot exhaust this machine; reaching it while the server keeps up
-    invalidates the measurement.
+    Units: requests per second; seconds. The window opens when a steady state is seen, after
+    ``warmup_s`` at the latest. It closes when the verdict is decided: for one that has met the SLA
+    beyond doubt after ``measure_s`` at the latest, for one that is still undecided after
+    ``measure_max_s`` (None: three times ``measure_s``). ``max_in_flight`` bounds open requests, so
+    that a server that stops answering cannot exhaust this machine; reaching it while the server
+    keeps up invalidates the measurement.
     """
 
     target_qps: float
     headroom: float = 1.2
     arrival: Arrival = field(default_factory=Arrival)
     inputs: InputSpec = field(default_factory=InputSpec)
-    warmup_s: float = 2.0
+    warmup_s: float = 10.0
     measure_s: float = 12.0
+    measure_max_s: float | None = None
     saturation_s: float = 3.0
     timeout_s: float = 10.0
     max_in_flight: int = 2048
@@ -86,6 +90,11 @@ class Workload:
             (0 <= self.warmup_s <= 600, "warmup_s must be between 0 and 600", self.warmup_s),
             (1 <= self.measure_s <= 3600, "measure_s must be between 1 and 3600", self.measure_s),
             (
+                self.longest_s >= self.measure_s and self.longest_s <= 3600,
+                "measure_max_s must be at least measure_s, at most 3600",
+                self.longest_s,
+            ),
+            (
                 0 <= self.saturation_s <= 600,
                 "saturation_s must be between 0 and 600",
                 self.saturation_s,
@@ -100,6 +109,13 @@ class Workload:
         for holds, rule, value in rules:
             if not holds:
                 raise InputRefused(rule, value=value)
+
+    @property
+    def longest_s(self) -> float:
+        """How long the window of an undecided candidate may be, in seconds."""
+        if self.measure_max_s is None:
+            return min(3 * self.measure_s, 3600.0)
+        return self.measure_max_s
 
     @property
     def offered_qps(self) -> float:

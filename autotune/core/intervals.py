@@ -1,0 +1,146 @@
+"""Confidence intervals for what a load phase measured.
+
+Latencies behind a queue are autocorrelated: one long busy period delays a hundred requests in a
+row, so that a thousand of them tell no more than a few dozen independent ones would. An interval
+that takes them for independent is far too narrow, and sections (batch means) need more of them
+than a load phase has. So the number of requests is deflated to an *effective* number first, and
+the interval is the exact binomial one (Clopper and Pearson) for that many.
+
+How much a short window underestimates its own dependence was calibrated on simulated queues: see
+`CORRECTION`, ``tests/benchmarks/coverage.py`` and docs/benchmarks.md for the coverage reached.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEVEL = 0.95
+"""Of the intervals that are shown, stored and judged by."""
+CORRECTION = 10.0
+"""A window of n requests with an estimated autocorrelation time τ is taken to have one of
+τ·(1 + CORRECTION·√(τ/n)): the estimate is biased low, and lowest where the window happened to miss
+the long busy periods that make the tail."""
+LEAST_REQUESTS = 20
+"""Below that no interval is given."""
+SECTIONS = 10
+_WINDOW = 5.0
+_TAIL_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From ``low`` to ``high``, in the unit of what it is an interval of."""
+
+    low: float
+    high: float
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half its width as a share of its middle."""
+        middle = (self.low + self.high) / 2
+        return (self.high - self.low) / 2 / middle if middle > 0 else math.inf
+
+    def overlaps(self, other: Interval) -> bool:
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measured value with its 95% interval; None where there was too little to take one from."""
+
+    value: float
+    interval: Interval | None = None
+
+
+def percentile_interval(
+    values: NDArray[np.float64], percentile: float, *, level: float = LEVEL
+) -> Interval | None:
+    """For a percentile of the distribution that a series in time order, shape (n,), was drawn
+    from; None for fewer than `LEAST_REQUESTS`.
+
+    Where the upper end lies beyond what so few effective observations can show, it is
+    extrapolated by the exponential tail that queues have.
+    """
+    count = len(values)
+    if count < LEAST_REQUESTS:
+        return None
+    share = percentile / 100
+    effective = effective_count(values, percentile)
+    expected = share * effective
+    beyond = (1 - level) / 2
+    low_rank = special.betaincinv(expected, effective - expected + 1, beyond)
+    high_rank = special.betaincinv(expected + 1, effective - expected, 1 - beyond)
+    ordered = np.sort(values)
+    low = ordered[max(math.ceil(low_rank * count) - 1, 0)]
+    return Interval(low=float(low), high=_upper(ordered, float(high_rank)))
+
+
+def _upper(ordered: NDArray[np.float64], rank: float) -> float:
+    count = len(ordered)
+    observed = 1 - 5 / count
+    if rank <= observed:
+        return float(ordered[math.ceil(rank * count) - 1])
+    tail = max(10, int(_TAIL_SHARE * count))
+    threshold = ordered[count - tail - 1]
+    scale = float(np.mean(ordered[count - tail :] - threshold))
+    return float(threshold) + scale * math.log(tail / count / max(1 - rank, 1e-9))
+
+
+def effective_count(values: NDArray[np.float64], percentile: float) -> float:
+    """How many independent observations the series, shape (n,), is worth for a percentile; at
+    least 2. The dependence is the larger of that of the ranks and that of being above the
+    percentile: the latter is the right one, and too noisy alone in a short series."""
+    count = len(values)
+    above = (values > np.percentile(values, percentile)).astype(np.float64)
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
+    time = max(autocorrelation_time(above), autocorrelation_time(ranks))
+    time *= 1 + CORRECTION * math.sqrt(time / count)
+    return max(2.0, count / time)
+
+
+def autocorrelation_time(values: NDArray[np.float64]) -> float:
+    """One plus twice the sum of the autocorrelations of a series, shape (n,), in observations; at least 1, at most n / 2.
+
+    The sum ends where the lag exceeds five times the sum so far (Sokal, "Monte Carlo Methods in
+    Statistical Mechanics", 1997); their bias of −τ/n, from the mean that is estimated
+    too, is added back.
+    """
+    count = len(values)
+    centred = values - values.mean()
+    size = 1 << (2 * count - 1).bit_length()
+    spectrum = np.fft.rfft(centred, size)
+    covariance = np.fft.irfft(spectrum * np.conj(spectrum), size)[:count]
+    if covariance[0] <= 1e-12 * count:
+        return 1.0
+    correlation = covariance / covariance[0]
+    lags = np.arange(count)
+    time = 1.0
+    for _ in range(3):
+        sums = 2 * np.cumsum(correlation + time / count) - 1
+        ends = np.flatnonzero(lags >= _WINDOW * sums)
+        time = float(sums[ends[0]] if len(ends) else sums[-1])
+        time = min(max(time, 1.0), count / 2)
+    return time
+
+
+def rate_interval(
+    times_s: NDArray[np.float64], window_s: float, *, level: float = LEVEL
+) -> Interval | None:
+    """For the rate, per second, of events at ``times_s`` within [0, ``window_s``): Student's t
+    over the counts of ten sections. None where a section would expect fewer than two."""
+    if len(times_s) < 2 * SECTIONS:
+        return None
+    counts, _ = np.histogram(times_s, bins=SECTIONS, range=(0.0, window_s))
+    rates = counts / (window_s / SECTIONS)
+    mean = float(rates.mean())
+    error = float(rates.std(ddof=1)) / math.sqrt(SECTIONS)
+    half = float(special.stdtrit(SECTIONS - 1, 0.5 + level / 2)) * error
+    return Interval(low=max(0.0, mean - half), high=mean + half)
