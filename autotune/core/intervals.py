@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import special
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,6 +75,8 @@ def percentile_interval(
     effective = effective_count(values, percentile)
     expected = share * effective
     beyond = (1 - level) / 2
+    from scipy import special
+
     low_rank = special.betaincinv(expected, effective - expected + 1, beyond)
     high_rank = special.betaincinv(expected + 1, effective - expected, 1 - beyond)
     ordered = np.sort(values)
@@ -142,5 +143,12 @@ def rate_interval(
     rates = counts / (window_s / SECTIONS)
     mean = float(rates.mean())
     error = float(rates.std(ddof=1)) / math.sqrt(SECTIONS)
-    half = float(special.stdtrit(SECTIONS - 1, 0.5 + level / 2)) * error
+    half = student_quantile(SECTIONS - 1, 0.5 + level / 2) * error
     return Interval(low=max(0.0, mean - half), high=mean + half)
+
+
+def student_quantile(freedom: int, share: float) -> float:
+    """The quantile of Student's t with ``freedom`` degrees of freedom."""
+    from scipy import special
+
+    return float(special.stdtrit(freedom, share))

@@ -204,11 +204,12 @@ class Purpose(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """What a load phase was asked to offer: requests per second, the arrival process (see
-    `autotune.core.workload.ArrivalKind`) with its coefficient of variation, and its seed."""
+    `autotune.core.workload.ArrivalKind`) with its coefficient of variation (None: a trace's own),
+    and its seed."""
 
     qps: float
     arrival: str
-    cv: float
+    cv: float | None
     seed: int
 
 
