@@ -75,7 +75,7 @@ def percentile_interval(
     effective = effective_count(values, percentile)
     expected = share * effective
     beyond = (1 - level) / 2
-    from scipy import special
+    from scipy import special  # noqa: PLC0415  -- half a second, for what few commands need
 
     low_rank = special.betaincinv(expected, effective - expected + 1, beyond)
     high_rank = special.betaincinv(expected + 1, effective - expected, 1 - beyond)
@@ -108,7 +108,8 @@ def effective_count(values: NDArray[np.float64], percentile: float) -> float:
 
 
 def autocorrelation_time(values: NDArray[np.float64]) -> float:
-    """One plus twice the sum of the autocorrelations of a series, shape (n,), in observations; at least 1, at most n / 2.
+    """One plus twice the sum of the autocorrelations of a series, shape (n,), in observations; at
+    least 1, at most n / 2.
 
     The sum ends where the lag exceeds five times the sum so far (Sokal, "Monte Carlo Methods in
     Statistical Mechanics", 1997); their bias of −τ/n, from the mean that is estimated
@@ -149,6 +150,6 @@ def rate_interval(
 
 def student_quantile(freedom: int, share: float) -> float:
     """The quantile of Student's t with ``freedom`` degrees of freedom."""
-    from scipy import special
+    from scipy import special  # noqa: PLC0415  -- half a second, for what few commands need
 
     return float(special.stdtrit(freedom, share))
