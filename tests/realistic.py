@@ -9,13 +9,17 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
 
+from autotune.core.comparison import Comparison, Relation
+from autotune.core.intervals import Interval, percentile_interval, rate_interval
 from autotune.core.measurement import (
+    PERCENTILES,
     BatchStat,
+    Ended,
     LatencySummary,
     LoadResult,
     Measurement,
@@ -23,6 +27,7 @@ from autotune.core.measurement import (
     RequestSamples,
     ServerWindow,
     TelemetryWindow,
+    Traffic,
 )
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.sla import Sla
@@ -56,13 +61,15 @@ def a_measurement(
     samples: bool = True,
     purpose: Purpose = Purpose.TRIAL,
     invalid_because: tuple[str, ...] = (),
+    ended: Ended = Ended.DECIDED,
+    cv: float = 1.0,
 ) -> Measurement:
     candidate = a_candidate(4, 2) if candidate is None else candidate
     machine = machine or Machine()
     instances, batch = int(candidate["instances"]), int(candidate["max_batch_size"])  # type: ignore[arg-type]
     rng = np.random.default_rng([machine.seed, batch, instances])
     count = int(qps * window_s)
-    scheduled = np.sort(rng.uniform(0, window_s, count))
+    scheduled = _arrivals(count, window_s, cv, rng)
     done, batches, waits = _served(scheduled, batch, instances, machine, rng)
     sent = scheduled + rng.gamma(2.0, 0.0003, count)
     done = np.maximum(done, sent) + rng.gamma(2.0, 0.0006, count)
@@ -91,7 +98,11 @@ def a_measurement(
         )
         if samples
         else None,
+        warmup_s=2.4,
+        steady=True,
+        ended=ended,
     )
+    saturation_qps = 1000 * min(instances, machine.cores) / each * 0.97
     return Measurement(
         purpose=purpose,
         started_at=STARTED_AT,
@@ -120,13 +131,34 @@ def a_measurement(
                 (round(at, 2), float(np.clip(utilization + rng.normal(0, 0.05), 0, 1)))
                 for at in np.arange(0, window_s, 0.25)
             ),
+            foreign_cpu=0.02,
             notes={"cores": str(machine.cores)},
         ),
-        saturation_qps=1000 * min(instances, machine.cores) / each * 0.97,
+        saturation_qps=saturation_qps,
         instances=instances,
         reload_s=0.6 + 0.3 * instances,
         invalid_because=invalid_because,
+        intervals=_intervals(latency_ms, done[done < window_s], window_s, saturation_qps),
+        traffic=Traffic(qps=qps, arrival="poisson" if cv == 1 else "gamma", cv=cv, seed=0),
+        saturation_s=3.0,
     )
+
+
+def _arrivals(count: int, window_s: float, cv: float, rng: np.random.Generator) -> np.ndarray:
+    """Poisson arrivals, or bursty ones above a coefficient of variation of 1."""
+    if cv == 1:
+        return np.sort(rng.uniform(0, window_s, count))
+    at = np.cumsum(rng.gamma(1 / cv**2, 1.0, count + 1))
+    return at[:count] * window_s / at[-1]
+
+
+def _intervals(
+    latency_ms: np.ndarray, done_s: np.ndarray, window_s: float, saturation_qps: float
+) -> dict[str, Interval]:
+    found = {f"p{p:g}_ms": percentile_interval(latency_ms, p) for p in PERCENTILES}
+    found["achieved_qps"] = rate_interval(done_s, window_s)
+    found["saturation_qps"] = Interval(low=0.98 * saturation_qps, high=1.02 * saturation_qps)
+    return {name: interval for name, interval in found.items() if interval is not None}
 
 
 def _served(
@@ -201,6 +233,80 @@ def a_study_of_trials() -> list[Trial]:
             candidate=a_candidate(64, 1, 500),
             state=TrialState.PRUNED,
             reason="dominated: a smaller batch at the same delay already saturates",
+        ),
+    ]
+
+
+def a_finished_study(pick: int = 5, rival: int = 7) -> list[Trial]:
+    """`a_study_of_trials` with all that comes after the search: a canary, finals of the pick and a
+    rival, their capacity, the pick's neighbourhood, its confirmation, and two measurements that
+    were not believed."""
+    trials = a_study_of_trials()
+    lag = "the load generator fell behind its schedule: send lag p99 11.2 ms, allowed 8.0 ms"
+    other = "23% of this machine's processor was taken by other processes, allowed 10%"
+    more: dict[int, list[Measurement]] = {
+        0: [_again(trials[0], purpose=Purpose.CANARY, window_s=4.0)],
+        3: [_again(trials[3], invalid_because=(lag,), window_s=2.0)],
+    }
+    for number in (pick, rival):
+        finals = [_again(trials[number], purpose=Purpose.FINAL, seed=s) for s in (2, 3)]
+        probes = [
+            _again(trials[number], purpose=Purpose.CAPACITY, qps=qps, window_s=6.0)
+            for qps in (120.0, 100.0, 140.0, 130.0)
+        ]
+        more[number] = [*finals, *probes]
+    more[rival].insert(1, _again(trials[rival], purpose=Purpose.FINAL, invalid_because=(other,)))
+    for qps in (64.0, 96.0):
+        for cv in (1.0, 2.0):
+            probe = _again(trials[pick], purpose=Purpose.ROBUST, qps=qps, cv=cv, window_s=8.0)
+            more[pick].append(probe)
+    more[pick].append(_again(trials[pick], purpose=Purpose.CONFIRM, seed=4))
+    return [
+        replace(trial, measurements=_ordered(trial.measurements, more.get(trial.number, [])))
+        for trial in trials
+    ]
+
+
+def _again(
+    trial: Trial, *, seed: int = 1, purpose: Purpose = Purpose.TRIAL, **measured: object
+) -> Measurement:
+    machine = Machine(seed=seed)
+    return a_measurement(
+        trial.candidate,
+        machine=machine,
+        purpose=purpose,
+        **measured,  # type: ignore[arg-type]
+    )
+
+
+def _ordered(own: Sequence[Measurement], more: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """What was taken again stands before what was believed in its stead."""
+    before = [m for m in more if m.purpose is Purpose.TRIAL]
+    return (*before, *own, *(m for m in more if m.purpose is not Purpose.TRIAL))
+
+
+def comparisons(pick: int = 5, rival: int = 7) -> list[Comparison]:
+    """Of the pick against its rival: a tie in latency, better in throughput."""
+    return [
+        Comparison(
+            first=rival,
+            second=pick,
+            metric="p95_ms",
+            effect=-0.042,
+            interval=Interval(low=-0.093, high=0.012),
+            relation=Relation.TIE,
+            pairs=2,
+            taken_at=STARTED_AT + 260,
+        ),
+        Comparison(
+            first=rival,
+            second=pick,
+            metric="saturation_qps",
+            effect=0.031,
+            interval=Interval(low=0.011, high=0.049),
+            relation=Relation.BETTER,
+            pairs=2,
+            taken_at=STARTED_AT + 260,
         ),
     ]
 

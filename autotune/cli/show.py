@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from autotune.bootstrap import StoredStudy, open_store
+from autotune.cli.as_json import stored_json
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
-from autotune.cli.render import print_stored, stored_json
+from autotune.cli.render import print_stored
 
 
 @click.command(

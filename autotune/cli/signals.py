@@ -23,10 +23,7 @@ def interruptible() -> Iterator[None]:
     def interrupt(signum: int, _frame: FrameType | None) -> None:
         for each in heard:
             signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(
-            f"stopped by {signal.Signals(signum).name}",
-            next_step="what was measured is stored: the same command with --resume goes on",
-        )
+        raise Interrupted(f"stopped by {signal.Signals(signum).name}")
 
     for each in heard:
         signal.signal(each, interrupt)

@@ -8,15 +8,17 @@ from typing import Any
 import click
 
 from autotune.bootstrap import StudySession
+from autotune.cli.as_json import answer_json
 from autotune.cli.console import Console
 from autotune.cli.exits import ExitCode
 from autotune.cli.options import db_option, json_option, out_option, resume_option
 from autotune.cli.progress import listener
-from autotune.cli.render import answer_json, print_answer
-from autotune.core.errors import InputRefused
+from autotune.cli.render import print_answer
+from autotune.core.errors import InputRefused, Interrupted
 from autotune.core.sla import enough_samples
 from autotune.core.study import PickRule, SearchKind, Study
 from autotune.studyfile import read_study_file, study_from_options
+from autotune.tuner.answer import Answer
 from search_spaces import library
 
 
@@ -28,13 +30,24 @@ def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) 
     ):
         for warning in session.warnings:
             Console.note(f"note: {warning}", style="yellow")
-        answer = session.run()
+        answer = _run(session)
         # Before the session is left: what was found is not lost if clearing up fails.
         if as_json:
             Console.document(answer_json(answer))
         else:
-            print_answer(answer)
+            print_answer(answer, noted=session.warnings)
     return ExitCode.MEETS if answer.exported_to is not None else ExitCode.NO_CANDIDATE
+
+
+def _run(session: StudySession) -> Answer:
+    """Only from here on is there a stored study that an interrupted run can go on with."""
+    try:
+        return session.run()
+    except Interrupted as exc:
+        raise Interrupted(
+            exc.rule,
+            next_step="what was measured is stored: the same command with --resume goes on",
+        ) from exc
 
 
 @click.command(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.core.sla import Sla, judge
+from autotune.core.intervals import Interval
+from autotune.core.measurement import Ended, Measurement, Purpose
+from autotune.core.sla import Outcome, Sla, Verdict, judge
 from autotune.core.trial import Trial
 from search_spaces.candidate import (
     BACKEND_PREFIX,
@@ -23,6 +25,14 @@ SHORT = {
     "parameters.intra_op_threads": "threads",
 }
 
+ENDED = {
+    Ended.MAXIMUM: "at its longest",
+    Ended.DECIDED: "clear",
+    Ended.HOPELESS: "hopeless",
+    Ended.FELL_BEHIND: "fell behind",
+}
+"""Why a window closed, in a word or two."""
+
 
 def candidate_words(candidate: Candidate) -> str:
     """A configuration on one short line: ``batch 8 · delay 2 ms · instances 2 · threads 1``."""
@@ -41,15 +51,57 @@ def _setting(name: str, value: Value) -> str:
 
 
 def trial_words(trial: Trial, sla: Sla) -> str:
-    """What a trial came to, on one line: ``p95 35.2 ms meets 80 ms with …, saturates at 88/s``;
-    why it failed where it did."""
+    """What a trial came to, on one line: ``p95 35.2 ms (33–38) meets 80 ms with …, saturates at
+    88.0/s; after 4.1 s: clear``; why it failed where it did."""
     measurement = trial.measurement
     if measurement is None:
         return f"{trial.state}: {trial.reason.splitlines()[0] if trial.reason else ''}"
-    parts = [judge(measurement, sla).reasons[0]]
+    parts = [telling(judge(measurement, sla))]
     if measurement.saturation_qps is not None:
         parts.append(f"saturates at {measurement.saturation_qps:.1f}/s")
-    return ", ".join(parts)
+    text = f"{', '.join(parts)}; {window_words(measurement)}"
+    again = sum(not m.valid and m.purpose is Purpose.TRIAL for m in trial.measurements)
+    return f"{text}; taken {again + 1} times" if again else text
+
+
+def telling(verdict: Verdict) -> str:
+    """The reason that makes a verdict what it is; an undecided one is called so."""
+    finding = next(f for f in verdict.findings if f.outcome is verdict.outcome)
+    if verdict.outcome is Outcome.UNDECIDED and "undecided" not in finding.reason:
+        return f"undecided: {finding.reason}"
+    return finding.reason
+
+
+def window_words(measurement: Measurement) -> str:
+    """How long the window was and why it closed: ``after 4.1 s: clear``."""
+    return f"after {measurement.load.window_s:.1f} s: {ENDED[measurement.load.ended]}"
+
+
+def purpose_words(number: int, measurement: Measurement) -> str:
+    """Whose measurement it is, and what for where it is not the search's own: ``trial 4,
+    canary``."""
+    purpose = measurement.purpose
+    return f"trial {number}" if purpose is Purpose.TRIAL else f"trial {number}, {purpose}"
+
+
+def span(interval: Interval | None) -> str:
+    """An interval beside its value, with as many digits as tell its ends apart: ``(58–73)``;
+    nothing where there is none."""
+    if interval is None:
+        return ""
+    width = interval.high - interval.low
+    digits = 0 if width >= 2 else 1 if width >= 0.2 else 2
+    return f"({interval.low:.{digits}f}–{interval.high:.{digits}f})"
+
+
+def percent(effect: float, digits: int = 1) -> str:
+    """A relative change with its sign: ``+12.0%``, ``−4.2%``."""
+    return f"{effect:+.{digits}%}".replace("-", "−")
+
+
+def change_span(interval: Interval) -> str:
+    """The interval of a relative change: ``(−9.0% to +1.2%)``."""
+    return f"({percent(interval.low)} to {percent(interval.high)})"
 
 
 def duration(seconds: float) -> str:

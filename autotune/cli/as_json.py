@@ -1,0 +1,128 @@
+"""Answers and stored studies as plain data for programs: the documents of ``--json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.bootstrap import StoredStudy
+from autotune.core.comparison import Comparison
+from autotune.core.intervals import Interval
+from autotune.core.measurement import METRICS, Measurement, Traffic
+from autotune.core.plain import finite
+from autotune.core.records import StudyRecord
+from autotune.core.sla import Sla, judge
+from autotune.core.trial import Trial
+from autotune.tuner.answer import Answer
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    return {
+        "study": study_json(answer.record),
+        "meets": answer.exported_to is not None,
+        "exported_to": None if answer.exported_to is None else str(answer.exported_to),
+        "stopped_because": answer.stopped_because,
+        "wall_s": round(answer.wall_s, 1),
+        "load_s": round(answer.load_s, 1),
+        "warnings": list(answer.warnings),
+        "trials": [trial_json(trial, answer.study.sla) for trial in answer.trials],
+        "decision": finite(answer.decision.to_json()),
+    }
+
+
+def stored_json(stored: StoredStudy) -> dict[str, Any]:
+    return {
+        "study": study_json(stored.record),
+        "exported_to": stored.exported_to,
+        "trials": [trial_json(trial, stored.study.sla) for trial in stored.trials],
+        "decision": finite(stored.decision.to_json()),
+    }
+
+
+def study_json(record: StudyRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state,
+        "reason": record.reason,
+        "trials": record.trials,
+        "created_at": record.created_at,
+        "ended_at": record.ended_at,
+        "environment": finite(dict(record.environment or {})),
+        "definition": finite(dict(record.definition)),
+    }
+
+
+def trial_json(trial: Trial, sla: Sla) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "candidate": trial.candidate.to_json(),
+        "state": trial.state,
+        "reason": trial.reason,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+        "measurements": [_measurement_json(m, sla) for m in trial.measurements],
+    }
+
+
+def _measurement_json(measurement: Measurement, sla: Sla) -> dict[str, Any]:
+    verdict = judge(measurement, sla) if measurement.valid else None
+    load, telemetry = measurement.load, measurement.telemetry
+    return {
+        "purpose": measurement.purpose,
+        "started_at": measurement.started_at,
+        "valid": measurement.valid,
+        "invalid_because": list(measurement.invalid_because),
+        "verdict": None if verdict is None else verdict.outcome,
+        "reasons": [] if verdict is None else list(verdict.reasons),
+        "traffic": _traffic_json(measurement.traffic),
+        "offered_qps": load.offered_qps,
+        "requests": load.scheduled,
+        "errors": dict(load.errors),
+        "warmup_s": load.warmup_s,
+        "steady": load.steady,
+        "window_s": load.window_s,
+        "ended": load.ended,
+        "saturation_s": measurement.saturation_s,
+        "utilization_source": telemetry.source,
+        "memory_source": telemetry.memory_source,
+        "foreign_cpu": telemetry.foreign_cpu,
+        "foreign_gpu": list(telemetry.foreign_gpu),
+        "throttled": list(telemetry.throttled),
+        "metrics": finite({name: measurement.metric(name) for name in METRICS}),
+        "intervals": {name: interval_json(i) for name, i in measurement.intervals.items()},
+    }
+
+
+def _traffic_json(traffic: Traffic | None) -> dict[str, Any] | None:
+    if traffic is None:
+        return None
+    return {
+        "qps": traffic.qps,
+        "arrival": traffic.arrival,
+        "cv": traffic.cv,
+        "seed": traffic.seed,
+    }
+
+
+def interval_json(interval: Interval | None) -> dict[str, Any] | None:
+    if interval is None:
+        return None
+    ends: dict[str, Any] = finite({"low": interval.low, "high": interval.high})
+    return ends
+
+
+def comparisons_json(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    return [
+        {
+            "first": one.first,
+            "second": one.second,
+            "metric": one.metric,
+            "effect": finite(one.effect),
+            "interval": interval_json(one.interval),
+            "relation": one.relation,
+            "pairs": one.pairs,
+            "taken_at": one.taken_at,
+        }
+        for one in comparisons
+    ]

@@ -1,0 +1,221 @@
+"""Tables for people, in 80 columns and better in 120."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from autotune.cli.console import Console
+from autotune.cli.words import (
+    candidate_words,
+    change_span,
+    number,
+    percent,
+    purpose_words,
+    share,
+    span,
+)
+from autotune.core.comparison import Comparison, Relation
+from autotune.core.decision import Decision
+from autotune.core.measurement import Measurement, label
+from autotune.core.records import StudyRecord
+from autotune.core.sla import Outcome, Sla, Verdict, judge
+from autotune.core.trial import Trial
+
+VERDICT_STYLES = {Outcome.MEETS: "green", Outcome.MISSES: "red", Outcome.UNDECIDED: "yellow"}
+RELATION_STYLES = {Relation.BETTER: "green", Relation.WORSE: "red", Relation.TIE: "yellow"}
+GAP = "  "
+
+
+# ------------------------------------------------------------------------------------ the trials
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A measured trial has ``cells``, in the order of the header; another one has ``state``."""
+
+    mark: str
+    configuration: str
+    cells: tuple[str, ...] = ()
+    verdict: Text | None = None
+    state: str = ""
+    picked: bool = False
+
+
+def print_trials(trials: Iterable[Trial], sla: Sla, decision: Decision | None) -> None:
+    """A row per trial. ★ is the pick; trial 0 is the configuration found in service.
+
+    The configuration stands in a column where a line has room for it, else on a line of its own
+    below the trial's numbers.
+    """
+    pick = None if decision is None else decision.pick
+    rows = [_row(trial, sla, pick) for trial in trials]
+    head = ("trial", sla.tightest_metric.replace("_ms", " ms"), "", "saturates", "", "busy")
+    layout = _Layout.of((*head, "memory"), rows, Console.out.width)
+    Console.out.print(layout.header(), soft_wrap=True)
+    for row in rows:
+        style = "bold" if row.picked else ""
+        for line in layout.lines(row):
+            Console.out.print(line, style=style, soft_wrap=isinstance(line, Text))
+
+
+def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
+    picked = trial.number == pick
+    mark = f"★ {trial.number}" if picked else str(trial.number)
+    name = candidate_words(trial.candidate) + (" (now)" if trial.number == 0 else "")
+    measured = trial.measurement
+    if measured is None:
+        reason = trial.reason.splitlines()[0] if trial.reason else ""
+        state = f"{trial.state}: {reason}" if reason else str(trial.state)
+        return _Row(mark=mark, configuration=name, state=state)
+    latency = sla.tightest_metric
+    cells = (
+        mark,
+        number(measured.metric(latency)),
+        span(measured.intervals.get(latency)),
+        number(measured.saturation_qps, unit="/s"),
+        span(measured.intervals.get("saturation_qps")),
+        share(measured.telemetry.utilization),
+        number(measured.telemetry.memory_mb, 0, " MB"),
+    )
+    verdict = verdict_words(trial, measured, sla)
+    return _Row(mark=mark, configuration=name, cells=cells, verdict=verdict, picked=picked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """``beside`` is the width of the configuration's column; None: it has lines of its own."""
+
+    head: tuple[str, ...]
+    widths: tuple[int, ...]
+    beside: int | None
+
+    @classmethod
+    def of(cls, head: tuple[str, ...], rows: Sequence[_Row], width: int) -> _Layout:
+        measured = [row for row in rows if row.cells]
+        columns = zip(*(row.cells for row in measured), strict=True) if measured else ()
+        cells = list(columns) or [()] * len(head)
+        widths = tuple(
+            max(map(len, (name, *column))) for name, column in zip(head, cells, strict=True)
+        )
+        names = max((len(row.configuration) for row in rows), default=0)
+        verdicts = max((len(row.verdict or "") for row in measured), default=0)
+        numbers = len(_joined(head, widths))
+        fits = numbers + 2 * len(GAP) + max(names, len("configuration")) + verdicts <= width
+        beside = max(names, len("configuration")) if fits else None
+        return cls(head=head, widths=widths, beside=beside)
+
+    def header(self) -> Text:
+        return Text(f"{self._line(self.head, 'configuration')}{GAP}verdict", style="dim")
+
+    def lines(self, row: _Row) -> Iterable[Text | Padding]:
+        indent = self.widths[0] + len(GAP)
+        if row.verdict is None:
+            yield Text(f"{row.mark:>{self.widths[0]}}{GAP}{row.configuration}")
+            yield Padding(Text(row.state, style="red"), (0, 0, 0, indent))
+            return
+        yield Text.assemble(self._line(row.cells, row.configuration), GAP, row.verdict)
+        if self.beside is None:
+            style = "" if row.picked else "dim"
+            yield Padding(Text(row.configuration, style=style), (0, 0, 0, indent))
+
+    def _line(self, cells: Sequence[str], configuration: str) -> str:
+        if self.beside is None:
+            return _joined(cells, self.widths)
+        first = f"{cells[0]:>{self.widths[0]}}{GAP}{configuration:<{self.beside}}{GAP}"
+        return first + _joined(cells[1:], self.widths[1:], intervals=(1, 3))
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int], intervals: Sequence[int] = (2, 4)) -> str:
+    """Numbers to the right; an interval to the left, close to its number."""
+    text = ""
+    for i, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        if i in intervals:
+            text += f" {cell:<{width}}" if width else ""
+        else:
+            text += (GAP if i else "") + f"{cell:>{width}}"
+    return text
+
+
+def verdict_words(trial: Trial, measurement: Measurement, sla: Sla) -> Text:
+    verdict = judge(measurement, sla)
+    confirmed = None if trial.confirmation is None else judge(trial.confirmation, sla)
+    if verdict.meets and confirmed is not None and not confirmed.meets:
+        return Text(f"{confirmed.outcome} when confirmed", style="red")
+    style = VERDICT_STYLES[verdict.outcome]
+    return Text(f"{verdict.outcome}{_margin(verdict)}", style=style)
+
+
+def _margin(verdict: Verdict) -> str:
+    tightest = verdict.tightest
+    if tightest is None or tightest.margin is None or verdict.outcome is Outcome.UNDECIDED:
+        return ""
+    if verdict.outcome is Outcome.MISSES and tightest.value is not None:
+        over = tightest.value / tightest.limit if tightest.limit else 0.0
+        return f", {over:.3g}× limit" if over > 2 else f" by {-tightest.margin:.0%}"
+    return f", {tightest.margin:.0%} to spare"
+
+
+# --------------------------------------------------------------------------------- comparisons
+def comparisons_table(comparisons: Iterable[Comparison]) -> Table:
+    """A row per comparison: the second trial against the first."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("trial", justify="right")
+    table.add_column("against", justify="right")
+    table.add_column("metric", no_wrap=True)
+    table.add_column("change", justify="right", no_wrap=True)
+    table.add_column("95% interval", no_wrap=True)
+    table.add_column("pairs", justify="right")
+    table.add_column("it is")
+    for one in comparisons:
+        table.add_row(
+            str(one.second),
+            str(one.first),
+            label(one.metric),
+            percent(one.effect),
+            change_span(one.interval),
+            str(one.pairs),
+            Text(str(one.relation), style=RELATION_STYLES[one.relation]),
+        )
+    return table
+
+
+# ------------------------------------------------------------------------- invalid measurements
+def disbelieved(trials: Iterable[Trial]) -> list[tuple[str, list[str]]]:
+    """Why measurements were not believed, each reason with those it struck: ``trial 3``,
+    ``trial 5, final``; who was struck twice by one stands there once, with ``(twice)``."""
+    struck: defaultdict[str, list[str]] = defaultdict(list)
+    for trial in trials:
+        for measurement in trial.measurements:
+            if not measurement.valid:
+                reason = "; ".join(measurement.invalid_because)
+                struck[reason].append(purpose_words(trial.number, measurement))
+    return [(reason, _counted(names)) for reason, names in struck.items()]
+
+
+def _counted(names: Sequence[str]) -> list[str]:
+    times = {name: names.count(name) for name in names}
+    return [name if n == 1 else f"{name} ({n} times)" for name, n in times.items()]
+
+
+# --------------------------------------------------------------------------------- stored studies
+def studies_table(records: Sequence[StudyRecord]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("id", justify="right")
+    for name in ("study", "state", "trials", "started", "note"):
+        table.add_column(name, overflow="fold")
+    for record in records:
+        started = datetime.fromtimestamp(record.created_at, UTC).astimezone()
+        table.add_row(
+            str(record.id),
+            Text(record.name),
+            str(record.state),
+            str(record.trials),
+            f"{started:%Y-%m-%d %H:%M}",
+            Text(record.reason.splitlines()[0] if record.reason else ""),
+        )
+    return table
