@@ -153,3 +153,20 @@ def student_quantile(freedom: int, share: float) -> float:
     from scipy import special  # noqa: PLC0415  -- half a second, for what few commands need
 
     return float(special.stdtrit(freedom, share))
+
+
+def share_interval(happened: NDArray[np.bool_], *, level: float = LEVEL) -> Interval | None:
+    """For the share of requests, in time order, shape (n,), to which something happens: the
+    binomial one of Clopper and Pearson, for the effective number of them; None for fewer than
+    `LEAST_REQUESTS`."""
+    count = len(happened)
+    if count < LEAST_REQUESTS:
+        return None
+    from scipy import special  # noqa: PLC0415  -- half a second, for what few commands need
+
+    effective = count / autocorrelation_time(happened.astype(np.float64))
+    hits = float(np.mean(happened)) * effective
+    beyond = (1 - level) / 2
+    low = special.betaincinv(hits, effective - hits + 1, beyond) if hits > 0 else 0.0
+    high = special.betaincinv(hits + 1, effective - hits, 1 - beyond) if hits < effective else 1.0
+    return Interval(low=float(low), high=float(high))

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.core.measurement import LoadResult
 from autotune.core.workload import Arrival, ArrivalKind
 from loadgen.arrivals import schedule, schedule_at_rate
+from loadgen.results import Code, RawRun, summarise
 
 FIXED_MS, EACH_MS = 5.0, 2.5
 """The dynamic batcher's service time for a batch of n is in proportion to FIXED_MS + EACH_MS·n."""
@@ -110,3 +112,25 @@ def _batched(arrivals: NDArray[np.float64], largest: int, scale: float) -> NDArr
         done[first:last] = now
         first = last
     return done
+
+
+def load_of(
+    scheduled_s: NDArray[np.float64],
+    done_s: NDArray[np.float64],
+    *,
+    window_s: float,
+    timeout_s: float = 10.0,
+) -> LoadResult:
+    """What the load generator would say of the window [0, ``window_s``): of all requests scheduled
+    in it, each ok if it was done within its time-out."""
+    late = ~(done_s - scheduled_s <= timeout_s)
+    run = RawRun(
+        scheduled_s=scheduled_s,
+        sent_s=scheduled_s,
+        done_s=np.where(late, np.nan, done_s),
+        code=np.where(late, Code.TIMEOUT, Code.OK).astype(np.int16),
+        generator_cpu=0.1,
+        max_in_flight=1,
+        cap_hit=False,
+    )
+    return summarise(run, warmup_s=0.0, measure_s=window_s, timeout_s=timeout_s)
