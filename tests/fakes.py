@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from autotune.core.measurement import (
     BatchStat,
     LatencySummary,
     LoadResult,
+    RequestSamples,
     ServerWindow,
     TelemetryWindow,
 )
@@ -152,8 +153,9 @@ def load_result(
 ) -> LoadResult:
     """A load phase whose latencies spread evenly up to ``latency_ms`` at the top."""
     count = max(1, round(offered_qps * window_s))
-    latencies = np.linspace(latency_ms / 3, latency_ms, count)
+    latencies = np.random.default_rng(0).permutation(np.linspace(latency_ms / 3, latency_ms, count))
     ok = round(count * kept)
+    scheduled = np.arange(count) / offered_qps
     return LoadResult(
         offered_qps=offered_qps,
         achieved_qps=ok / window_s,
@@ -169,6 +171,14 @@ def load_result(
         generator_cpu=0.2,
         max_in_flight=8,
         in_flight_cap_hit=False,
+        samples=RequestSamples(
+            scheduled_s=scheduled,
+            sent_s=scheduled + lag_ms / 1000,
+            done_s=scheduled + latencies / 1000,
+            ok=np.arange(count) < ok,
+        ),
+        warmup_s=1.0,
+        steady=True,
     )
 
 
@@ -190,24 +200,40 @@ class FakeLoad:
         self.plans.append(plan)
         self.before(self.server)
         window.opened()
-        self.server.clock.pass_(plan.warmup_s + plan.measure_s)
+        result = self._looked_at(plan, window)
+        self.server.clock.pass_(result.warmup_s + result.window_s)
         self.server.served += 100
         if self.server.applied[-1].key in self.server.dies_under:
             self.server.running = False
         window.closed()
+        return result
+
+    def _looked_at(self, plan: LoadPlan, window: WindowObserver) -> LoadResult:
+        """The result at the first look at which the observer has enough, else of it all."""
+        lag = 0.5
+        if isinstance(plan.mode, OpenLoop) and self.lags_ms:
+            lag = self.lags_ms.pop(0)
+        look_s = plan.first_look_s or plan.measure_s
+        while look_s < plan.measure_s:
+            so_far = self._seen(plan, look_s, lag)
+            ended = window.enough(so_far)
+            if ended is not None:
+                return replace(so_far, ended=ended)
+            look_s *= 1.5
+        return self._seen(plan, plan.measure_s, lag)
+
+    def _seen(self, plan: LoadPlan, window_s: float, lag_ms: float) -> LoadResult:
         capacity = self.server.capacity_qps
         if isinstance(plan.mode, Saturate):
-            return load_result(100, offered_qps=capacity, window_s=plan.measure_s)
-        assert isinstance(plan.mode, OpenLoop)
+            return load_result(100, offered_qps=capacity, window_s=window_s)
         load = plan.mode.qps / capacity
-        lag = self.lags_ms.pop(0) if self.lags_ms else 0.5
         p_top = self.server.service_ms / max(1 - load, 0.01) if load < 1 else 5000.0
         return load_result(
             p_top,
             offered_qps=plan.mode.qps,
-            window_s=plan.measure_s,
+            window_s=window_s,
             kept=min(1.0, 1 / load),
-            lag_ms=lag,
+            lag_ms=lag_ms,
         )
 
     def close(self) -> None:

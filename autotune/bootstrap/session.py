@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,43 +12,33 @@ from pathlib import Path
 
 from autotune.adapters import machine
 from autotune.adapters.search import GridSearch, OptunaSearch, RandomSearch
-from autotune.adapters.telemetry import choose
-from autotune.adapters.triton.config import check_targets, present
+from autotune.adapters.triton.config import present
 from autotune.adapters.triton.export import refuse_unwritable
-from autotune.adapters.triton.reference import BasicOutputCheck, OnnxOutputCheck
 from autotune.adapters.triton.repository import ServedModel
-from autotune.adapters.triton.servers import Servers
 from autotune.adapters.triton.traps import study_traps
+from autotune.bootstrap.bench import Surroundings, alone, fresh_folder, prepare_model, set_up
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
-from autotune.bootstrap.models import served_model
 from autotune.bootstrap.stored import (
     open_store,
-    refuse_changed_model,
     refuse_other_machine,
     unfinished,
 )
-from autotune.core.errors import AutotuneError, InputRefused
+from autotune.core.errors import InputRefused
 from autotune.core.records import StudyRecord
 from autotune.core.study import Launch, SearchKind, ServerSpec, Study
 from autotune.ports import (
-    OutputCheck,
-    Progress,
     ProgressListener,
     Search,
-    Server,
     TrialStore,
 )
 from autotune.settings import Settings
 from autotune.tuner.answer import Answer
 from autotune.tuner.conclude import Documents
 from autotune.tuner.run import StudyRunner
-from loadgen.driver import LocustDriver
-from loadgen.inputs import build_samples
-from search_spaces.candidate import MAX_BATCH_SIZE, SERVER_PREFIX, Candidate
+from search_spaces.candidate import SERVER_PREFIX, Candidate
 from storage.opening import sqlite_file
 
-MACHINE_LOCK = "\0triton-autotune.measuring"
 SHOWN_TRAPS = 2000
 """Candidates of a space that are looked through for traps."""
 OPTUNA = "optuna.db"
@@ -81,15 +69,13 @@ class StudySession:
         _refuse_inside(out, database=sqlite_file(db), work=settings.work_dir)
         with ExitStack() as stack:
             store = stack.enter_context(open_store(db, create=True))
-            stack.enter_context(_alone())
+            stack.enter_context(alone())
             before = unfinished(store, study) if resume else None
             if before is not None:
                 refuse_other_machine(before, machine.describe())
-            work = _fresh_folder(settings.work_dir / study.name)
-            at = _Surroundings(
-                settings=settings, stack=stack, store=store, out=out, work=work, listen=listen
-            )
-            yield _assemble(study, at, before)
+            work = fresh_folder(settings.work_dir / study.name)
+            at = Surroundings(settings=settings, stack=stack, store=store, work=work, listen=listen)
+            yield _assemble(study, at, out, before)
 
 
 def _refuse_inside(out: Path, **ours: Path | None) -> None:
@@ -104,71 +90,14 @@ def _refuse_inside(out: Path, **ours: Path | None) -> None:
             )
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """One study at a time on a machine, whoever runs it: two would measure each other.
-
-    The lock is an abstract socket name (Linux): no file to leave behind or to have rights on, and
-    gone with its process.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
-        try:
-            lock.bind(MACHINE_LOCK)
-        except OSError as exc:
-            raise AutotuneError(
-                "another study is measuring on this machine; two would measure each other",
-                next_step="wait until it has ended",
-            ) from exc
-        yield
-
-
-def _fresh_folder(folder: Path) -> Path:
-    """An empty scratch folder; the logs of the last run of that name are kept beside it."""
-    logs = folder.with_name(folder.name + ".previous")
-    if folder.exists():
-        shutil.rmtree(logs, ignore_errors=True)
-        folder.rename(logs)
-    folder.mkdir(parents=True)
-    return folder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Surroundings:
-    """Where a run finds things and leaves them; ``stack`` ends what it starts."""
-
-    settings: Settings
-    stack: ExitStack
-    store: TrialStore
-    out: Path
-    work: Path
-    listen: ProgressListener
-
-    def say(self, text: str) -> None:
-        self.listen(Progress(stage="prepare", text=text))
-
-
-def _model(study: Study, at: _Surroundings, before: StudyRecord | None) -> ServedModel:
-    """The model as the server will find it, in copies that go when the run ends (logs stay)."""
-    models = at.work / "models"
-    models.mkdir()
-    at.stack.callback(shutil.rmtree, models, ignore_errors=True)
-    model = served_model(study, cache_dir=at.settings.cache_dir, work_dir=models, say=at.say)
-    if before is not None:
-        refuse_changed_model(before, model.digest)
-    check_targets(model.config, study.space.targets)
-    return model
-
-
-def _assemble(study: Study, at: _Surroundings, before: StudyRecord | None) -> StudySession:
-    model = _model(study, at, before)
+def _assemble(
+    study: Study, at: Surroundings, out: Path, before: StudyRecord | None
+) -> StudySession:
+    model = prepare_model(study, at, before)
     cores = machine.cores()
     baseline = configuration_in_service(study, model)
     warnings = _warnings(study, model, cores)
-    servers = Servers(cache_dir=at.settings.cache_dir, work_dir=at.work, progress=at.say)
-    server = servers.tuned(study.server, model)
-    at.stack.enter_context(_ended(server))
-    load = LocustDriver()
-    at.stack.callback(load.close)
+    bench = set_up(study, model, at)
     search = _search(study, baseline, cores, at.work / OPTUNA)
     planned = _planned(study, baseline, cores)
     runner = StudyRunner(
@@ -176,43 +105,26 @@ def _assemble(study: Study, at: _Surroundings, before: StudyRecord | None) -> St
         study_id=_study_id(study, at.store, before),
         store=at.store,
         search=search,
-        server=server,
-        load=load,
-        telemetry=choose(remote=study.server.launch is Launch.REMOTE),
-        check=_output_check(study, model),
-        exporter=exporter(study, model, servers, at.work),
+        server=bench.server,
+        load=bench.load,
+        telemetry=bench.telemetry,
+        check=bench.check,
+        exporter=exporter(study, model, bench.servers, at.work),
         baseline=baseline,
-        samples_for=lambda interface: build_samples(
-            interface, study.workload.inputs, seed=study.seed
-        ),
+        samples_for=bench.samples_for,
         documents=Documents(
             write=lambda record, trials, decided: documents(study, model, record, trials, decided)
         ),
         environment=machine.describe,
         clock=machine.SystemClock(),
         listen=at.listen,
-        out=at.out,
+        out=out,
         work=at.work,
         search_log=at.work / OPTUNA,
         planned=planned,
         warnings=warnings,
     )
     return StudySession(runner=runner, warnings=warnings)
-
-
-@contextmanager
-def _ended(server: Server) -> Iterator[None]:
-    """Close a server at the end. If that fails too, what went wrong first is what is told, and
-    the rest beside it."""
-    try:
-        yield
-    except BaseException as error:
-        try:
-            server.close()
-        except AutotuneError as also:
-            error.add_note(str(also))
-        raise
-    server.close()
 
 
 def _study_id(study: Study, store: TrialStore, before: StudyRecord | None) -> int:
@@ -299,13 +211,6 @@ def _search(study: Study, baseline: Candidate, cores: int, mirror: Path) -> Sear
         )
     plain = GridSearch if study.search is SearchKind.GRID else RandomSearch
     return plain(study.space, baseline=baseline, seed=study.seed, cores=cores)
-
-
-def _output_check(study: Study, model: ServedModel) -> OutputCheck:
-    if model.onnx is None:
-        return BasicOutputCheck(study.tolerance)
-    joins = MAX_BATCH_SIZE in study.space.targets or model.config.max_batch_size > 1
-    return OnnxOutputCheck(model.onnx, study.tolerance, joins=joins)
 
 
 def _planned(study: Study, baseline: Candidate, cores: int) -> int:

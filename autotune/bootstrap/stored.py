@@ -15,7 +15,7 @@ from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
 from autotune.bootstrap.models import served_model
-from autotune.core.decision import Decision, decide, without_unconfirmed
+from autotune.core.decision import Decision, without_unconfirmed
 from autotune.core.errors import InputRefused
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.study import Study
@@ -23,6 +23,7 @@ from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import TrialStore
 from autotune.settings import Settings
 from autotune.studyfile import read_definition
+from autotune.tuner.deciding import decision_of
 from storage.store import SqlTrialStore
 
 HARDWARE = ("processor", "cores")
@@ -102,9 +103,7 @@ class StoredStudy:
             study=study,
             record=record,
             trials=trials,
-            decision=decide(
-                ended, study.sla, study.objectives, study.pick, workload=study.workload
-            ),
+            decision=decision_of(study, ended, store.comparisons(record.id)),
             exported_to=None if decided is None else decided.exported_to,
         )
 

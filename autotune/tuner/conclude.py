@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from autotune.core.decision import Decision, decide, without_unconfirmed
+from autotune.core.decision import Decision, without_unconfirmed
 from autotune.core.errors import LoadFailed, ServerFailed
-from autotune.core.measurement import Purpose
+from autotune.core.measurement import Measurement, Purpose
 from autotune.core.records import DecisionRecord, StudyRecord
+from autotune.core.sla import Outcome, judge
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import Applied, Clock, Exporter, ExportFile, Server, TrialStore
-from autotune.tuner.measure import ATTEMPTS, Measurer
+from autotune.tuner import phases
+from autotune.tuner.deciding import decision_of
+from autotune.tuner.phases import Phase
+from autotune.tuner.recorder import NotBelieved, Recorder, Say
 
 CONFIRMATIONS = 3
 """How many picks may fail their confirmation before the study gives up."""
@@ -26,10 +29,6 @@ class Documents:
     pick, what tells of the study alone."""
 
     write: Callable[[StudyRecord, Sequence[Trial], DecisionRecord], Sequence[ExportFile]]
-
-
-class Say(Protocol):
-    def __call__(self, stage: str, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ class Conclusion:
     study_id: int
     store: TrialStore
     exporter: Exporter
-    measurer: Measurer
+    recorder: Recorder
     check_outputs: Callable[[Server], None]
     documents: Documents
     clock: Clock
@@ -66,13 +65,13 @@ class Conclusion:
         for _ in range(CONFIRMATIONS):
             trials, decision = self._decide()
             pick = numbered(trials, decision.pick)
-            if pick is None or pick.confirmation is not None:
+            if pick is None or self._confirmed(pick):
                 break
             self._confirm(pick)
         trials, decision = self._decide()
         pick = numbered(trials, decision.pick)
         notes = list(self._passed_over.values())
-        if pick is not None and pick.confirmation is None:
+        if pick is not None and not self._confirmed(pick):
             notes.append(
                 f"{CONFIRMATIONS} picks failed their confirmation, and trial {pick.number}, the"
                 " next, was not tried: nothing is exported"
@@ -87,19 +86,25 @@ class Conclusion:
             notes=tuple(notes),
         )
 
+    def _confirmed(self, pick: Trial) -> bool:
+        """Measured from its exported files, and in all of the neighbourhood that is asked for."""
+        measured = {probe.traffic for probe in pick.of(Purpose.ROBUST)}
+        wanted = {phase.traffic for phase in phases.neighbourhood(self.study)}
+        return pick.confirmation is not None and wanted <= measured
+
     def _decide(self) -> tuple[list[Trial], Decision]:
         ended = [t for t in self.store.trials(self.study_id) if t.state is not TrialState.RUNNING]
         open_to_pick = [trial for trial in ended if trial.number not in self._passed_over]
         return ended, self._taken(open_to_pick)
 
     def _taken(self, trials: Sequence[Trial]) -> Decision:
-        study = self.study
-        return decide(trials, study.sla, study.objectives, study.pick, workload=study.workload)
+        return decision_of(self.study, trials, self.store.comparisons(self.study_id))
 
     # -------------------------------------------------------------------------------- confirm
     def _confirm(self, pick: Trial) -> None:
-        """Load the pick from its exported files in a strict server, and measure it once more. One
-        that cannot be served so is passed over."""
+        """Load the pick from its exported files in a strict server, and measure it once more; and
+        in the neighbourhood of the workload, where the study asks for that. One that cannot be
+        served so is passed over."""
         self.say("confirm", f"confirming trial {pick.number} from its exported files")
         staged = self.work / f"confirm-{pick.number}"
         self.exporter.write(pick.candidate, staged, self.study.name, ())
@@ -108,7 +113,13 @@ class Conclusion:
             strict.start()
             applied = strict.apply(pick.candidate)
             self.check_outputs(strict)
-            self._measure(strict, pick, applied)
+            if pick.confirmation is None:
+                target = phases.at_target(self.study)
+                measured = self._measure(strict, pick, applied, Purpose.CONFIRM, target)
+            else:
+                measured = pick.confirmation
+            if judge(measured, self.study.sla).outcome is not Outcome.MISSES:
+                self._neighbourhood(strict, pick, applied)
         except ServerFailed as exc:
             reason = f"trial {pick.number} cannot be served from its exported files: {exc.rule}"
             self.say("confirm", reason)
@@ -116,23 +127,28 @@ class Conclusion:
         finally:
             strict.close()
 
-    def _measure(self, strict: Server, pick: Trial, applied: Applied) -> None:
-        reason = ""
-        for _ in range(ATTEMPTS):
-            try:
-                measured = self.measurer.measure(strict, pick.candidate, applied, Purpose.CONFIRM)
-            except LoadFailed as exc:
-                reason = str(exc)
+    def _neighbourhood(self, strict: Server, pick: Trial, applied: Applied) -> None:
+        """Measure what is not measured yet of the neighbourhood, until a point misses the SLA."""
+        measured = {probe.traffic for probe in pick.of(Purpose.ROBUST)}
+        for phase in phases.neighbourhood(self.study):
+            if phase.traffic in measured:
                 continue
-            self.store.add_measurement(self.study_id, pick.number, measured)
-            if measured.valid:
+            shown = f"{phase.traffic.qps:.1f}/s, cv {phase.traffic.cv}"
+            self.say("robust", f"trial {pick.number} in the neighbourhood: {shown}")
+            probe = self._measure(strict, pick, applied, Purpose.ROBUST, phase)
+            if judge(probe, self.study.sla).outcome is Outcome.MISSES:
                 return
-            reason = "; ".join(measured.invalid_because)
-        raise LoadFailed(
-            f"trial {pick.number} could not be confirmed: no valid measurement in {ATTEMPTS}",
-            value=reason,
-            next_step="free this machine of other work, then go on with --resume",
-        )
+
+    def _measure(
+        self, strict: Server, pick: Trial, applied: Applied, purpose: Purpose, phase: Phase
+    ) -> Measurement:
+        try:
+            return self.recorder.take(strict, pick, purpose, phase, applied)
+        except NotBelieved as exc:
+            raise LoadFailed(
+                f"trial {pick.number} could not be confirmed: {exc.rule}",
+                next_step="free this machine of other work, then go on with --resume",
+            ) from exc
 
     # ---------------------------------------------------------------------------------- write
     def _write(self, decision: Decision, pick: Trial | None) -> tuple[Path | None, Path | None]:

@@ -1,19 +1,25 @@
-"""Measure one applied candidate: a phase at the target rate, then a saturation burst."""
+"""Measure one applied candidate: an open-loop phase, then a saturation burst."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from autotune.core.intervals import Interval
+from autotune.core.measured_intervals import intervals_of, saturation_interval
 from autotune.core.measurement import (
+    Ended,
     LoadResult,
     Measurement,
     Purpose,
     ServerWindow,
     TelemetryWindow,
 )
+from autotune.core.stopping import StopRule
 from autotune.core.study import Study
 from autotune.core.validity import saturated, why_invalid
+from autotune.core.workload import ArrivalKind
 from autotune.ports import (
     Applied,
     Clock,
@@ -25,10 +31,9 @@ from autotune.ports import (
     StatisticsMark,
     Telemetry,
 )
+from autotune.tuner.phases import Phase
 from search_spaces.candidate import MAX_BATCH_SIZE, Candidate
 
-ATTEMPTS = 3
-"""How often an invalid measurement is taken in all, before it is given up."""
 SATURATION_WARMUP_S = 0.5
 """Time for the burst's queue to build up before its completions are counted."""
 DRAIN_POLL_S = 0.5
@@ -38,10 +43,12 @@ DRAIN_LIMIT_S = 60.0
 
 @dataclass(slots=True)
 class _Instruments:
-    """Reads the server's statistics and the telemetry over exactly the measured window."""
+    """Reads the server's statistics and the telemetry over exactly the measured window, and says
+    when that may close."""
 
     server: Server
     telemetry: Telemetry
+    rule: Callable[[LoadResult], Ended | None]
     _start: StatisticsMark | None = field(default=None, init=False)
     window: ServerWindow | None = field(default=None, init=False)
     telemetry_window: TelemetryWindow = field(default_factory=TelemetryWindow, init=False)
@@ -49,6 +56,9 @@ class _Instruments:
     def opened(self) -> None:
         self._start = self.server.mark()
         self.telemetry.start(self.server.pids(), self.server.endpoint)
+
+    def enough(self, so_far: LoadResult) -> Ended | None:
+        return self.rule(so_far)
 
     def closed(self) -> None:
         # The statistics first: ending the telemetry takes a while, in which requests go on.
@@ -60,6 +70,8 @@ class _Instruments:
 
 class _NoInstruments:
     def opened(self) -> None: ...
+
+    def enough(self, so_far: LoadResult) -> Ended | None: ...
 
     def closed(self) -> None: ...
 
@@ -74,37 +86,67 @@ class Measurer:
     clock: Clock
 
     def measure(
-        self, server: Server, candidate: Candidate, applied: Applied, purpose: Purpose
+        self,
+        server: Server,
+        candidate: Candidate,
+        applied: Applied,
+        purpose: Purpose,
+        phase: Phase,
     ) -> Measurement:
         started_at = self.clock.now()
-        instruments = _Instruments(server, self.telemetry)
-        result = self._at_target(server, instruments)
-        invalid = why_invalid(result, self.study.sla)
-        saturation = None if invalid else self._saturation(server, candidate, applied)
+        work, sla = self.study.workload, self.study.sla
+        rule = StopRule(
+            sla=sla,
+            nominal_s=phase.nominal_s,
+            contender=lambda intervals: phase.contender(intervals, applied.instances),
+            timeout_s=work.timeout_s,
+        )
+        instruments = _Instruments(server, self.telemetry, rule)
+        result = self._run(server, instruments, phase)
+        random = work.arrival.kind in (ArrivalKind.CONSTANT, ArrivalKind.POISSON)
+        invalid = why_invalid(
+            result,
+            sla,
+            telemetry=instruments.telemetry_window,
+            trust=self.study.trust,
+            asked_qps=phase.traffic.qps if random else None,
+        )
+        burst = None
+        if phase.burst and not invalid:
+            burst = self._saturation(server, candidate, applied)
         return Measurement(
             purpose=purpose,
             started_at=started_at,
             load=result,
             server=instruments.window,
             telemetry=instruments.telemetry_window,
-            saturation_qps=saturation,
+            saturation_qps=None if burst is None else burst.achieved_qps,
             instances=applied.instances,
             reload_s=applied.seconds,
             invalid_because=invalid,
+            intervals=self._intervals(result, burst),
+            traffic=phase.traffic,
+            saturation_s=0.0 if burst is None else SATURATION_WARMUP_S + burst.window_s,
         )
 
-    def _at_target(self, server: Server, instruments: _Instruments) -> LoadResult:
+    def _intervals(self, result: LoadResult, burst: LoadResult | None) -> dict[str, Interval]:
+        found = dict(intervals_of(result, timeout_s=self.study.workload.timeout_s))
+        saturation = None if burst is None else saturation_interval(burst)
+        if saturation is not None:
+            found["saturation_qps"] = saturation
+        return found
+
+    def _run(self, server: Server, instruments: _Instruments, phase: Phase) -> LoadResult:
         work = self.study.workload
-        # One seed for every candidate: all face the same arrivals, so that a difference between
-        # two of them is not a difference of luck.
-        mode = OpenLoop(qps=work.offered_qps, arrival=work.arrival, seed=self.study.seed)
         plan = LoadPlan(
-            mode=mode,
+            mode=OpenLoop(qps=phase.traffic.qps, arrival=phase.arrival, seed=phase.traffic.seed),
             warmup_s=work.warmup_s,
-            measure_s=work.measure_s,
+            measure_s=phase.longest_s,
             timeout_s=work.timeout_s,
-            max_in_flight=work.max_in_flight,
+            max_in_flight=phase.max_in_flight,
             tail_s=min(work.timeout_s, max(1.0, 2 * self.study.sla.tightest_latency_ms / 1000)),
+            until_steady=True,
+            first_look_s=phase.first_look_s,
         )
         try:
             result = self.load.run(server.endpoint, plan, instruments)
@@ -130,11 +172,9 @@ class Measurer:
                 return
             mark = after
 
-    def _saturation(self, server: Server, candidate: Candidate, applied: Applied) -> float | None:
-        """Completed per second with more requests open than the server can hold in batches."""
+    def _saturation(self, server: Server, candidate: Candidate, applied: Applied) -> LoadResult:
+        """A burst with more requests open than the server can hold in batches."""
         work = self.study.workload
-        if work.saturation_s == 0:
-            return None
         plan = LoadPlan(
             mode=Saturate(in_flight=min(enough_in_flight(candidate, applied), work.max_in_flight)),
             warmup_s=SATURATION_WARMUP_S,
@@ -144,7 +184,7 @@ class Measurer:
         )
         result = self.load.run(server.endpoint, plan, _NoInstruments())
         server.mark()  # one that died in the burst has failed; it is not slow
-        return result.achieved_qps
+        return result
 
 
 def enough_in_flight(candidate: Candidate, applied: Applied) -> int:

@@ -11,17 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.core.decision import Decision, decide
-from autotune.core.errors import (
-    CandidateFailed,
-    LoadFailed,
-    ServerFailed,
-)
-from autotune.core.measurement import Measurement, Purpose
+from autotune.core.decision import Decision
+from autotune.core.errors import CandidateFailed, ServerFailed
+from autotune.core.intervals import Interval
+from autotune.core.measurement import Purpose
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import StudyState
 from autotune.core.sla import judge
-from autotune.core.study import Study
+from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import (
     Clock,
@@ -38,11 +35,17 @@ from autotune.ports import (
 )
 from autotune.tuner.answer import Answer
 from autotune.tuner.conclude import Conclusion, Documents
-from autotune.tuner.measure import ATTEMPTS, SATURATION_WARMUP_S, Measurer
+from autotune.tuner.deciding import decision_of
+from autotune.tuner.finals import PAIRS, Finals
+from autotune.tuner.measure import Measurer
+from autotune.tuner.phases import at_target
+from autotune.tuner.recorder import NotBelieved, Recorder
 from search_spaces.candidate import Candidate
 
 CHECKED_SAMPLES = 4
 """Samples compared at every later candidate; the first one is compared on all of them."""
+RESERVE = 0.4
+"""The largest share of the budget's minutes that is kept for what follows the search."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class StudyRunner:
     _trials: list[Trial] = field(default_factory=list, init=False)
     _samples: Sequence[Sample] = field(default=(), init=False)
     _measured_s: list[float] = field(default_factory=list, init=False)
+    _decided: Decision | None = field(default=None, init=False)
 
     def run(self) -> Answer:
         """Come to an answer. An AutotuneError means that the study could not; what it had
@@ -103,7 +107,7 @@ class StudyRunner:
         for trial in self.store.trials(self.study_id):
             if trial.state is TrialState.RUNNING:
                 continue
-            self._trials.append(trial)
+            self._add(trial)
             self.search.tell(trial.candidate, self._outcome(trial))
             self._before_s += (trial.ended_at or trial.started_at) - trial.started_at
 
@@ -142,7 +146,7 @@ class StudyRunner:
         while True:
             if len(self._trials) >= budget.trials:
                 return f"the budget is used up: trials: {budget.trials}"
-            if self._trials and self._spent_s() + 2 * self._one_s() > budget.minutes * 60:
+            if self._trials and self._spent_s() + self._still_s(1) > budget.minutes * 60:
                 return f"the next trial would not fit into the budget of {budget.minutes:g} min"
             candidate = self.search.ask()
             if candidate is None:
@@ -161,60 +165,86 @@ class StudyRunner:
         self.store.end_trial(self.study_id, number, state, reason)
         trial = next(t for t in self.store.trials(self.study_id) if t.number == number)
         self._measured_s.append(self.clock.monotonic() - began)
-        self._trials.append(trial)
+        self._add(trial)
         self._say("trial", str(state), trial=number + 1, candidate=candidate, finished=trial)
         return trial
 
     def _measure_trial(self, number: int, candidate: Candidate) -> tuple[TrialState, str]:
-        """Measure until a measurement can be believed; the candidate is blamed only for what the
-        server did under it."""
-        reason = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self._say("trial", f"measuring again: {reason}", trial=number + 1)
-            try:
-                measurement = self._measure_once(candidate)
-            except LoadFailed as exc:
-                reason = str(exc)
-                continue
-            except ServerFailed as exc:
-                return TrialState.FAILED, str(exc)
-            self.store.add_measurement(self.study_id, number, measurement)
-            if measurement.valid:
-                return TrialState.OK, ""
-            reason = "; ".join(measurement.invalid_because)
-        return TrialState.INVALID, f"measured {ATTEMPTS} times: {reason}"
+        """The candidate is blamed only for what the server did under it."""
+        trial = Trial(number=number, candidate=candidate, state=TrialState.RUNNING)
+        phase = at_target(self.study, self._contender)
+        recorder = self._recorder(CHECKED_SAMPLES)
+        recorder.again = lambda why: self._say("trial", f"measuring again: {why}", trial=number + 1)
+        try:
+            recorder.take(self.server, trial, Purpose.TRIAL, phase)
+        except NotBelieved as exc:
+            return TrialState.INVALID, exc.rule
+        except ServerFailed as exc:
+            return TrialState.FAILED, str(exc)
+        return TrialState.OK, ""
 
-    def _measure_once(self, candidate: Candidate) -> Measurement:
-        applied = self.server.apply(candidate)
-        self._check_outputs(self.server, self._samples[:CHECKED_SAMPLES])
-        return self._measurer().measure(self.server, candidate, applied, Purpose.TRIAL)
+    def _contender(self, intervals: Mapping[str, Interval], instances: int) -> bool:
+        """Whether a candidate that clearly meets the SLA could still be the pick: no other that
+        meets it is clearly faster. Where speed is not what counts, each could."""
+        if self.study.pick not in (PickRule.CHEAPEST, PickRule.FASTEST):
+            return True
+        metric = self.study.sla.tightest_metric
+        own = intervals.get(metric)
+        if own is None:
+            return True
+        for rival in self._decision().judged:
+            known = rival.estimate(metric)
+            faster = known is not None and known.interval and known.interval.high < own.low
+            dearer = rival.measurement.instances > instances
+            if rival.meets and faster and (not dearer or self.study.pick is PickRule.FASTEST):
+                return False
+        return True
 
     def _check_outputs(self, server: Server, samples: Sequence[Sample]) -> None:
         self.check.check(server.endpoint, server.interface(), samples)
 
-    def _measurer(self) -> Measurer:
-        return Measurer(
+    def _recorder(self, checked: int | None = None) -> Recorder:
+        """``checked``: on how many samples the answers are compared; None: on all."""
+        measurer = Measurer(
             study=self.study, load=self.load, telemetry=self.telemetry, clock=self.clock
+        )
+        return Recorder(
+            study_id=self.study_id,
+            store=self.store,
+            measurer=measurer,
+            check_outputs=lambda server: self._check_outputs(server, self._samples[:checked]),
         )
 
     def _outcome(self, trial: Trial) -> TrialOutcome:
         measurement = trial.measurement
         if measurement is None:
             unknown = tuple(None for _ in self.study.objectives)
-            return TrialOutcome(state=trial.state, values=unknown, violations=None)
+            # A measured one of which nothing can be believed any more was doubted with its study.
+            state = TrialState.INVALID if trial.state is TrialState.OK else trial.state
+            return TrialOutcome(state=state, values=unknown, violations=None)
         values = tuple(measurement.metric(objective.metric) for objective in self.study.objectives)
         verdict = judge(measurement, self.study.sla)
         return TrialOutcome(state=trial.state, values=values, violations=verdict.violations)
 
     # -------------------------------------------------------------------------------- conclude
     def _conclude(self, stopped_because: str) -> Answer:
+        finals = Finals(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            server=self.server,
+            recorder=self._recorder(CHECKED_SAMPLES),
+            clock=self.clock,
+            say=self._say,
+            decision=self._decided_anew,
+        )
+        finals.run()
         conclusion = Conclusion(
             study=self.study,
             study_id=self.study_id,
             store=self.store,
             exporter=self.exporter,
-            measurer=self._measurer(),
+            recorder=self._recorder(),
             check_outputs=lambda server: self._check_outputs(server, self._samples),
             documents=self.documents,
             clock=self.clock,
@@ -222,12 +252,14 @@ class StudyRunner:
             out=self.out,
             work=self.work,
         )
+        warnings = self._warned(finals.warnings)
         self._say("confirm", "ending the server that was tuned")
         self.server.close()
         settled = conclusion.settle()
         why = "; ".join([stopped_because, *settled.notes])
         self._end(StudyState.DONE, why)
         self._trials = list(settled.trials)
+        self._decided = settled.decision
         self._say("done", why)
         return Answer(
             study=self.study,
@@ -238,27 +270,43 @@ class StudyRunner:
             stopped_because=why,
             wall_s=self.clock.monotonic() - self._began,
             load_s=self._load_s(),
-            warnings=self.warnings,
+            warnings=warnings,
             report=settled.report,
             search_log=self.search_log,
         )
 
+    def _warned(self, more: Sequence[str]) -> tuple[str, ...]:
+        """All warnings; those that came up on the way are stored with the environment."""
+        warnings = (*self.warnings, *more)
+        if more:
+            before = self.store.study(str(self.study_id)).environment or {}
+            self.store.set_environment(self.study_id, {**before, "warnings": list(warnings)})
+        return warnings
+
+    def _add(self, trial: Trial) -> None:
+        self._trials.append(trial)
+        self._decided = None
+
     def _decision(self) -> Decision:
-        study = self.study
-        return decide(
-            self._trials, study.sla, study.objectives, study.pick, workload=study.workload
-        )
+        """On the trials so far; taken anew only when there is another."""
+        if self._decided is None:
+            self._decided = decision_of(self.study, self._trials)
+        return self._decided
+
+    def _decided_anew(self) -> Decision:
+        """On all that is stored: after the search, a trial's measurements are added to."""
+        stored = self.store.trials(self.study_id)
+        self._trials = [trial for trial in stored if trial.state is not TrialState.RUNNING]
+        comparisons = self.store.comparisons(self.study_id)
+        self._decided = decision_of(self.study, self._trials, comparisons)
+        return self._decided
 
     # -------------------------------------------------------------------------------- progress
     def _load_s(self) -> float:
-        """Seconds of load that this run's measurements took by plan."""
-        work = self.study.workload
+        """Seconds of load that this run's measurements took."""
         since = self.clock.now() - (self.clock.monotonic() - self._began)
         taken = [m for t in self._trials for m in t.measurements if m.started_at >= since]
-        bursts = sum(m.saturation_qps is not None for m in taken)
-        return len(taken) * (work.warmup_s + work.measure_s) + bursts * (
-            SATURATION_WARMUP_S + work.saturation_s
-        )
+        return sum(m.load.warmup_s + m.load.window_s + m.saturation_s for m in taken)
 
     def _spent_s(self) -> float:
         return self._before_s + self.clock.monotonic() - self._began
@@ -268,12 +316,23 @@ class StudyRunner:
         if self._measured_s:
             return sum(self._measured_s) / len(self._measured_s)
         work = self.study.workload
-        return work.warmup_s + work.measure_s + work.saturation_s + 3
+        return min(work.warmup_s, 2.0) + work.measure_s + work.saturation_s + 3
+
+    def _still_s(self, trials: int) -> float:
+        """What that many more trials will take, and what follows the search: the canary, the
+        finals, the capacity's probes and the confirmation, within `RESERVE`."""
+        finals, one_s = self.study.finals, self._one_s()
+        after_s = 1.5 * one_s
+        if finals.candidates:
+            runs = 1 + finals.candidates * (PAIRS * finals.rounds + finals.capacity / 2)
+            after_s += runs * one_s
+        return trials * one_s + min(after_s, RESERVE * self.study.budget.minutes * 60)
 
     def _left_s(self) -> float:
-        budget = self.study.budget
-        trials = max(self.planned - len(self._trials), 0) + 1
-        return max(0.0, min(trials * self._one_s(), budget.minutes * 60 - self._spent_s()))
+        trials = max(self.planned - len(self._trials), 0)
+        return max(
+            0.0, min(self._still_s(trials), self.study.budget.minutes * 60 - self._spent_s())
+        )
 
     def _say(
         self,

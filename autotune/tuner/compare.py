@@ -1,0 +1,106 @@
+"""Two trials of a stored study, measured against each other anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autotune.core.comparison import Comparison
+from autotune.core.errors import LoadFailed
+from autotune.core.measurement import Purpose
+from autotune.core.model_interface import ModelInterface, Sample
+from autotune.core.study import Study
+from autotune.core.trial import Trial
+from autotune.ports import (
+    Clock,
+    LoadDriver,
+    OutputCheck,
+    Progress,
+    ProgressListener,
+    Server,
+    Telemetry,
+    TrialStore,
+)
+from autotune.tuner.deciding import decision_of
+from autotune.tuner.finals import Finals
+from autotune.tuner.measure import Measurer
+from autotune.tuner.recorder import Recorder
+
+
+@dataclass(slots=True, kw_only=True)
+class ComparisonRunner:
+    """Compares ``first`` with ``second`` in the study's rounds of A B B A. What it measures is
+    stored with the study's trials, and counts for its decision from then on."""
+
+    study: Study
+    study_id: int
+    store: TrialStore
+    server: Server
+    load: LoadDriver
+    telemetry: Telemetry
+    check: OutputCheck
+    samples_for: Callable[[ModelInterface], Sequence[Sample]]
+    clock: Clock
+    listen: ProgressListener
+    first: Trial
+    second: Trial
+
+    def run(self) -> tuple[Comparison, ...]:
+        """What the runs said, a comparison for each metric. LoadFailed if they could not be
+        measured."""
+        before = len(self.store.comparisons(self.study_id))
+        finals = self._finals()
+        finals.compare((self.first.number, self.second.number), self._next_pair())
+        taken = tuple(self.store.comparisons(self.study_id)[before:])
+        if not taken:
+            raise LoadFailed(
+                f"trials {self.first.number} and {self.second.number} could not be compared",
+                value="; ".join(finals.warnings),
+                next_step="free this machine of other work, then compare again",
+            )
+        return taken
+
+    def _finals(self) -> Finals:
+        samples = self._started()
+        return Finals(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            server=self.server,
+            recorder=Recorder(
+                study_id=self.study_id,
+                store=self.store,
+                measurer=Measurer(
+                    study=self.study, load=self.load, telemetry=self.telemetry, clock=self.clock
+                ),
+                check_outputs=lambda server: self._compare_outputs(server, samples),
+            ),
+            clock=self.clock,
+            say=self._say,
+            decision=lambda: decision_of(self.study, self.store.trials(self.study_id)),
+        )
+
+    def _started(self) -> Sequence[Sample]:
+        """The server with the first candidate, and the load's requests for it."""
+        self._say("prepare", "starting the server")
+        self.server.start()
+        self.server.apply(self.first.candidate)
+        interface = self.server.interface()
+        samples = self.samples_for(interface)
+        self.load.prepare(interface, samples)
+        self._compare_outputs(self.server, samples)
+        return samples
+
+    def _compare_outputs(self, server: Server, samples: Sequence[Sample]) -> None:
+        self.check.check(server.endpoint, server.interface(), samples)
+
+    def _next_pair(self) -> int:
+        """The first pair whose arrivals neither trial has been measured with."""
+        seen = [
+            {m.traffic for m in trial.measurements if m.purpose is Purpose.FINAL}
+            for trial in (self.first, self.second)
+        ]
+        return max(map(len, seen))
+
+    def _say(self, stage: str, text: str) -> None:
+        self.listen(Progress(stage=stage, text=text))

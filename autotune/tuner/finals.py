@@ -1,0 +1,202 @@
+"""After the search: has the machine changed, which of the best is better, how much can it take.
+
+All of it on the server that was tuned. Each step stores what it measured before the next, and
+takes what an interrupted run of the study has stored already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from autotune.core.canary import changed
+from autotune.core.capacity import next_rate, probes_of
+from autotune.core.comparison import compare_latency, compare_rates
+from autotune.core.decision import Decision, finalists
+from autotune.core.errors import ServerFailed
+from autotune.core.intervals import Estimate
+from autotune.core.measurement import Measurement, Purpose
+from autotune.core.study import Study
+from autotune.core.trial import Trial, TrialState, numbered
+from autotune.ports import Clock, Server, TrialStore
+from autotune.tuner import phases
+from autotune.tuner.phases import Phase
+from autotune.tuner.recorder import NotBelieved, Recorder, Say
+
+_Pair: TypeAlias = tuple[Measurement | None, Measurement | None]
+
+PAIRS = 2
+"""Pairs of runs in a round: A B, B A."""
+DOUBTED = 3
+"""How many of the best, at least, are measured again when the machine has changed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Finals:
+    """``decision`` decides on what is stored now. What went wrong without ending the study is
+    added to ``warnings``."""
+
+    study: Study
+    study_id: int
+    store: TrialStore
+    server: Server
+    recorder: Recorder
+    clock: Clock
+    say: Say
+    decision: Callable[[], Decision]
+    warnings: list[str] = field(default_factory=list)
+    _lost: set[int] = field(default_factory=set, init=False)
+
+    def run(self) -> None:
+        """Canary, finals, capacity; nothing where the study wants no finals."""
+        if not self.study.finals.candidates:
+            return
+        self._canary()
+        numbers = finalists(self.decision(), self.study.finals.candidates)
+        if len(numbers) > 1:
+            self.compare(numbers)
+        decided = self.decision()
+        numbers = finalists(decided, self.study.finals.candidates)
+        if not numbers and decided.nearest_miss is not None:
+            numbers = (decided.nearest_miss,)
+        for number in numbers:
+            self._capacity(number)
+
+    # -------------------------------------------------------------------------------- the canary
+    def _canary(self) -> None:
+        """Measure the configuration found in service once more. Where it is not what it was, what
+        was measured before cannot be compared with what comes: the best are measured anew."""
+        difference = self._canary_differs()
+        if difference is None:
+            return
+        best = finalists(self.decision(), max(DOUBTED, self.study.finals.candidates))
+        reason = "the machine changed during the study: the configuration found in service went"
+        self.warnings.append(f"{reason} from {difference}; the best were measured again")
+        self.store.doubt_measurements(self.study_id, f"{reason} from {difference}")
+        for number in dict.fromkeys((0, *best)):
+            self._take(number, Purpose.TRIAL, phases.at_target(self.study))
+        difference = self._canary_differs()
+        if difference is not None:
+            self.warnings.append(
+                "this machine does not hold still: the configuration found in service went from"
+                f" {difference} a second time; do not trust small differences"
+            )
+
+    def _canary_differs(self) -> str | None:
+        before = self._trial(0)
+        if before is None or before.measurement is None:
+            return None
+        self.say("canary", "the configuration found in service once more: is the machine the same?")
+        after = self._take(0, Purpose.CANARY, phases.at_target(self.study, phases.never))
+        return None if after is None else changed(before.measurement, after)
+
+    # -------------------------------------------------------------------------------- the finals
+    def compare(self, numbers: Sequence[int], first_pair: int = 0) -> None:
+        """Measure the trials interleaved, there and back again (A B B A), and compare the first
+        with each of the others. ``first_pair`` names the arrivals: pairs of the same name that are
+        stored already are not measured twice."""
+        pairs = range(first_pair, first_pair + PAIRS * self.study.finals.rounds)
+        runs = self._stored_runs(numbers, pairs)
+        for pair in pairs:
+            for number in numbers if (pair - first_pair) % 2 == 0 else tuple(reversed(numbers)):
+                if (number, pair) in runs:
+                    continue
+                run = f"run {len(runs) + 1} of {len(pairs) * len(numbers)}"
+                self.say("finals", f"trial {number}, interleaved with the others: {run}")
+                phase = phases.final(self.study, pair)
+                measured = self._take(number, Purpose.FINAL, phase)
+                if measured is not None:
+                    runs[number, pair] = measured
+        for second in numbers[1:]:
+            self._compared(
+                numbers[0],
+                second,
+                [(runs.get((numbers[0], pair)), runs.get((second, pair))) for pair in pairs],
+            )
+
+    def _stored_runs(
+        self, numbers: Sequence[int], pairs: Sequence[int]
+    ) -> dict[tuple[int, int], Measurement]:
+        """The runs that an interrupted study had taken, by trial and pair."""
+        named = {phases.final(self.study, pair).traffic: pair for pair in pairs}
+        return {
+            (trial.number, named[measured.traffic]): measured
+            for trial in self.store.trials(self.study_id, samples=True)
+            if trial.number in numbers
+            for measured in trial.of(Purpose.FINAL)
+            if measured.traffic in named
+        }
+
+    def _compared(self, first: int, second: int, runs: Sequence[_Pair]) -> None:
+        """Store what the pairs of which both runs were taken say."""
+        both = [(a, b) for a, b in runs if a is not None and b is not None]
+        samples = [
+            (a.load.samples, b.load.samples)
+            for a, b in both
+            if a.load.samples is not None and b.load.samples is not None
+        ]
+        if not samples:
+            return
+        metric = self.study.sla.tightest_metric
+        latency = compare_latency(
+            first,
+            second,
+            float(metric[1:-3]),
+            samples,
+            timeout_s=self.study.workload.timeout_s,
+            taken_at=self.clock.now(),
+        )
+        self.store.add_comparison(self.study_id, latency)
+        rates = [
+            (a_rate, b_rate)
+            for a, b in both
+            if (a_rate := _saturation(a)) is not None and (b_rate := _saturation(b)) is not None
+        ]
+        if rates:
+            self.store.add_comparison(
+                self.study_id,
+                compare_rates(first, second, "saturation_qps", rates, taken_at=self.clock.now()),
+            )
+
+    # ------------------------------------------------------------------------------ the capacity
+    def _capacity(self, number: int) -> None:
+        """Bracket the highest rate at which the trial meets the SLA."""
+        for _ in range(self.study.finals.capacity):
+            trial = self._trial(number)
+            if trial is None or number in self._lost:
+                return
+            rate = next_rate(probes_of(trial.measurements, self.study.sla))
+            if rate is None:
+                return
+            self.say("capacity", f"trial {number}: does it hold the SLA at {rate:.1f}/s?")
+            self._take(number, Purpose.CAPACITY, phases.rate_probe(self.study, rate))
+
+    # ------------------------------------------------------------------------------------- inner
+    def _trial(self, number: int) -> Trial | None:
+        return numbered(self.store.trials(self.study_id), number)
+
+    def _take(self, number: int, purpose: Purpose, phase: Phase) -> Measurement | None:
+        """None where it could not be measured: a warning says so, and where the server did not
+        serve it any more, the trial has failed."""
+        trial = self._trial(number)
+        if trial is None or number in self._lost:
+            return None
+        try:
+            return self.recorder.take(self.server, trial, purpose, phase)
+        except NotBelieved as exc:
+            self.warnings.append(f"trial {number}, {purpose}: {exc}")
+        except ServerFailed as exc:
+            reason = f"failed when it was measured again ({purpose}): {exc.rule}"
+            self.warnings.append(f"trial {number} {reason}")
+            self.store.end_trial(self.study_id, number, TrialState.FAILED, reason)
+            if not self.server.alive():
+                self.server.start()
+        self._lost.add(number)
+        return None
+
+
+def _saturation(measured: Measurement) -> Estimate | None:
+    if measured.saturation_qps is None:
+        return None
+    return Estimate(measured.saturation_qps, measured.intervals.get("saturation_qps"))

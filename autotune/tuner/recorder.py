@@ -1,0 +1,70 @@
+"""Measure until a measurement can be believed, and store each try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.core.errors import LoadFailed
+from autotune.core.measurement import Measurement, Purpose
+from autotune.core.trial import Trial
+from autotune.ports import Applied, Server, TrialStore
+from autotune.tuner.measure import Measurer
+from autotune.tuner.phases import Phase
+from search_spaces.candidate import Candidate
+
+ATTEMPTS = 3
+"""How often an invalid measurement is taken in all, before it is given up."""
+
+
+class Say(Protocol):
+    def __call__(self, stage: str, text: str) -> None: ...
+
+
+class NotBelieved(LoadFailed):
+    """No try could be believed: says nothing about the candidate."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorder:
+    """Takes measurements of one study's trials. ``check_outputs`` compares some of the answers of
+    a candidate that has just been applied; ``again`` is told why a measurement is taken again."""
+
+    study_id: int
+    store: TrialStore
+    measurer: Measurer
+    check_outputs: Callable[[Server], None]
+    again: Callable[[str], None] = lambda _: None
+
+    def take(
+        self,
+        server: Server,
+        trial: Trial,
+        purpose: Purpose,
+        phase: Phase,
+        applied: Applied | None = None,
+    ) -> Measurement:
+        """Serve the trial's candidate, check its answers, and measure it: all of it anew at each
+        try, or only the last where it is ``applied`` already. NotBelieved when the last try cannot
+        be believed either; ServerFailed passes."""
+        reason = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self.again(reason)
+            try:
+                served = applied or self._apply(server, trial.candidate)
+                measured = self.measurer.measure(server, trial.candidate, served, purpose, phase)
+            except LoadFailed as exc:
+                reason = str(exc)
+                continue
+            self.store.add_measurement(self.study_id, trial.number, measured)
+            if measured.valid:
+                return measured
+            reason = "; ".join(measured.invalid_because)
+        raise NotBelieved(f"measured {ATTEMPTS} times: {reason}")
+
+    def _apply(self, server: Server, candidate: Candidate) -> Applied:
+        applied = server.apply(candidate)
+        self.check_outputs(server)
+        return applied
