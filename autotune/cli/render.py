@@ -9,11 +9,12 @@ from rich.text import Text
 
 from autotune.bootstrap import StoredStudy
 from autotune.cli.console import Console
-from autotune.cli.tables import disbelieved, print_trials
+from autotune.cli.tables import print_trials
 from autotune.cli.words import candidate_words, duration
 from autotune.core.decision import Decision
 from autotune.core.study import Study
 from autotune.core.trial import Trial
+from autotune.core.wording import disbelieved
 from autotune.tuner.answer import Answer
 
 
@@ -90,12 +91,12 @@ def _print_warnings(warnings: Sequence[str]) -> None:
 def _print_disbelieved(trials: Sequence[Trial]) -> None:
     """The measurements that say nothing about their candidates, by reason."""
     taken = sum(len(trial.measurements) for trial in trials)
-    invalid = sum(not m.valid for trial in trials for m in trial.measurements)
-    if not invalid:
+    found = disbelieved(trials)
+    if not found:
         return
-    _heading(f"Not believed: {invalid} of {taken} measurements")
-    for reason, names in disbelieved(trials):
-        _bullet(f"{'; '.join(names)}: {reason}")
+    _heading(f"Not believed: {sum(one.count for one in found)} of {taken} measurements")
+    for one in found:
+        _bullet(f"{'; '.join(one.struck)}: {one.reason}")
 
 
 # --------------------------------------------------------------------------------- stored studies

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,21 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.console import Console
-from autotune.cli.words import (
-    candidate_words,
-    change_span,
-    number,
-    percent,
-    purpose_words,
-    share,
-    span,
-)
+from autotune.cli.words import candidate_words, number, share
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.decision import Decision
+from autotune.core.intervals import Interval
 from autotune.core.measurement import Measurement, label
 from autotune.core.records import StudyRecord
 from autotune.core.sla import Outcome, Sla, Verdict, judge
 from autotune.core.trial import Trial
+from autotune.core.wording import change_span, percent, span
 
 VERDICT_STYLES = {Outcome.MEETS: "green", Outcome.MISSES: "red", Outcome.UNDECIDED: "yellow"}
 RELATION_STYLES = {Relation.BETTER: "green", Relation.WORSE: "red", Relation.TIE: "yellow"}
@@ -76,14 +69,18 @@ def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
     cells = (
         mark,
         number(measured.metric(latency)),
-        span(measured.intervals.get(latency)),
+        _beside(measured.intervals.get(latency)),
         number(measured.saturation_qps, unit="/s"),
-        span(measured.intervals.get("saturation_qps")),
+        _beside(measured.intervals.get("saturation_qps")),
         share(measured.telemetry.utilization),
         number(measured.telemetry.memory_mb, 0, " MB"),
     )
     verdict = verdict_words(trial, measured, sla)
     return _Row(mark=mark, configuration=name, cells=cells, verdict=verdict, picked=picked)
+
+
+def _beside(interval: Interval | None) -> str:
+    return "" if interval is None else f"({span(interval)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,24 +179,6 @@ def comparisons_table(comparisons: Iterable[Comparison]) -> Table:
             Text(str(one.relation), style=RELATION_STYLES[one.relation]),
         )
     return table
-
-
-# ------------------------------------------------------------------------- invalid measurements
-def disbelieved(trials: Iterable[Trial]) -> list[tuple[str, list[str]]]:
-    """Why measurements were not believed, each reason with those it struck: ``trial 3``,
-    ``trial 5, final``; who was struck twice by one stands there once, with ``(twice)``."""
-    struck: defaultdict[str, list[str]] = defaultdict(list)
-    for trial in trials:
-        for measurement in trial.measurements:
-            if not measurement.valid:
-                reason = "; ".join(measurement.invalid_because)
-                struck[reason].append(purpose_words(trial.number, measurement))
-    return [(reason, _counted(names)) for reason, names in struck.items()]
-
-
-def _counted(names: Sequence[str]) -> list[str]:
-    times = {name: names.count(name) for name in names}
-    return [name if n == 1 else f"{name} ({n} times)" for name, n in times.items()]
 
 
 # --------------------------------------------------------------------------------- stored studies

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.core.intervals import Interval
-from autotune.core.measurement import Ended, Measurement, Purpose
+from autotune.core.measurement import Purpose
 from autotune.core.sla import Outcome, Sla, Verdict, judge
 from autotune.core.trial import Trial
+from autotune.core.wording import window_words
 from search_spaces.candidate import (
     BACKEND_PREFIX,
     INSTANCES,
@@ -24,14 +24,6 @@ SHORT = {
     PREFERRED_BATCH_SIZES: "preferred",
     "parameters.intra_op_threads": "threads",
 }
-
-ENDED = {
-    Ended.MAXIMUM: "at its longest",
-    Ended.DECIDED: "clear",
-    Ended.HOPELESS: "hopeless",
-    Ended.FELL_BEHIND: "fell behind",
-}
-"""Why a window closed, in a word or two."""
 
 
 def candidate_words(candidate: Candidate) -> str:
@@ -70,38 +62,6 @@ def telling(verdict: Verdict) -> str:
     if verdict.outcome is Outcome.UNDECIDED and "undecided" not in finding.reason:
         return f"undecided: {finding.reason}"
     return finding.reason
-
-
-def window_words(measurement: Measurement) -> str:
-    """How long the window was and why it closed: ``after 4.1 s: clear``."""
-    return f"after {measurement.load.window_s:.1f} s: {ENDED[measurement.load.ended]}"
-
-
-def purpose_words(number: int, measurement: Measurement) -> str:
-    """Whose measurement it is, and what for where it is not the search's own: ``trial 4,
-    canary``."""
-    purpose = measurement.purpose
-    return f"trial {number}" if purpose is Purpose.TRIAL else f"trial {number}, {purpose}"
-
-
-def span(interval: Interval | None) -> str:
-    """An interval beside its value, with as many digits as tell its ends apart: ``(58–73)``;
-    nothing where there is none."""
-    if interval is None:
-        return ""
-    width = interval.high - interval.low
-    digits = 0 if width >= 2 else 1 if width >= 0.2 else 2
-    return f"({interval.low:.{digits}f}–{interval.high:.{digits}f})"
-
-
-def percent(effect: float, digits: int = 1) -> str:
-    """A relative change with its sign: ``+12.0%``, ``−4.2%``."""
-    return f"{effect:+.{digits}%}".replace("-", "−")
-
-
-def change_span(interval: Interval) -> str:
-    """The interval of a relative change: ``(−9.0% to +1.2%)``."""
-    return f"({percent(interval.low)} to {percent(interval.high)})"
 
 
 def duration(seconds: float) -> str:
