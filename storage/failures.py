@@ -52,13 +52,26 @@ def translated(where: str) -> Iterator[None]:
         raise _translation(exc, where) from exc
 
 
+def is_locked(exc: SQLAlchemyError | sqlite3.Error) -> bool:
+    """Whether another process's lock is in the way."""
+    return _code(exc).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def _original(exc: SQLAlchemyError | sqlite3.Error) -> BaseException | None:
+    return exc.orig if isinstance(exc, DBAPIError) else exc
+
+
+def _code(exc: SQLAlchemyError | sqlite3.Error) -> str:
+    """SQLite's name of the failure; extended ones too, such as SQLITE_BUSY_SNAPSHOT."""
+    return str(getattr(_original(exc), "sqlite_errorname", ""))
+
+
 def _translation(exc: SQLAlchemyError | sqlite3.Error, where: str) -> StoreFailed:
-    original = exc.orig if isinstance(exc, DBAPIError) else exc
-    name: str = getattr(original, "sqlite_errorname", "")
+    name = _code(exc)
     for code, (rule, next_step) in _BY_CODE.items():
-        if name.startswith(code):  # extended codes, such as SQLITE_BUSY_SNAPSHOT
+        if name.startswith(code):
             return StoreFailed(rule, value=where, next_step=next_step)
-    first_line = str(original).partition("\n")[0]
+    first_line = str(_original(exc)).partition("\n")[0]
     return StoreFailed(
         f"the database refused: {first_line}",
         value=where,

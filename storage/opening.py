@@ -7,8 +7,10 @@ database with other tables, and one with a newer schema are refused as they were
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from alembic import command
@@ -17,14 +19,17 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from autotune.core.errors import InputRefused, StoreFailed
-from storage.failures import translated
+from storage.failures import is_locked, translated
 from storage.schema import VERSION_TABLE
 
 _ADVISORY_LOCK = 0x6175746F
 """Any fixed number: what PostgreSQL's advisory locks are named by ("auto")."""
+
+_SLICE_S = 2.0
+"""How long SQLite itself waits for a lock: meanwhile Python hears no signal."""
 
 _OTHER = "Give another path or URL with --db."
 
@@ -74,7 +79,7 @@ def open_engine(url: URL, *, create: bool, busy_timeout_s: float) -> Engine:
         with translated(where):
             if not _is_current(engine, where):
                 with _migration_lock(path, where, busy_timeout_s):
-                    _migrate(engine, where)
+                    _migrate(engine, where, busy_timeout_s)
     except BaseException:
         engine.dispose()
         raise
@@ -168,7 +173,7 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
     try:
         if _sqlite_path(url) is None:
             return create_engine(url, pool_pre_ping=True)
-        engine = create_engine(url, connect_args={"timeout": busy_timeout_s})
+        engine = create_engine(url, connect_args={"timeout": min(_SLICE_S, busy_timeout_s)})
     except NoSuchModuleError as exc:
         raise InputRefused(
             "no such kind of database",
@@ -182,7 +187,7 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
             next_step=f"Install it beside autotune: pip install {exc.name}",
         ) from exc
     event.listen(engine, "connect", _on_connect)
-    event.listen(engine, "begin", _on_begin)
+    event.listen(engine, "begin", partial(_on_begin, busy_timeout_s=busy_timeout_s))
     return engine
 
 
@@ -195,10 +200,29 @@ def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute("PRAGMA synchronous = FULL")
 
 
-def _on_begin(connection: Connection) -> None:
-    """A writer takes its lock at once: two that had both read would else fail, not wait."""
-    mode = connection.get_execution_options().get("sqlite_begin", "DEFERRED")
-    connection.exec_driver_sql(f"BEGIN {mode}")
+def _on_begin(connection: Connection, *, busy_timeout_s: float) -> None:
+    """A writer takes its lock at once: two that had both read would else fail, not wait. A reader
+    takes its own at once too, so that nothing after this has a lock to wait for."""
+    if connection.get_execution_options().get("sqlite_begin") == "IMMEDIATE":
+        lock = "BEGIN IMMEDIATE"
+    else:
+        connection.exec_driver_sql("BEGIN")
+        lock = "SELECT count(*) FROM sqlite_master"
+    _patiently(lambda: connection.exec_driver_sql(lock).close(), busy_timeout_s)
+
+
+def _patiently(act: Callable[[], object], timeout_s: float) -> None:
+    """Do it, waiting up to ``timeout_s`` in all for other processes' locks."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            act()
+        except (DBAPIError, sqlite3.Error) as exc:
+            if not is_locked(exc) or time.monotonic() >= deadline:
+                raise
+        else:
+            return
+        time.sleep(0.02)  # some locks SQLite does not wait for
 
 
 WRITING = {"sqlite_begin": "IMMEDIATE"}
@@ -227,10 +251,10 @@ def _migration_lock(path: Path | None, where: str, timeout_s: float) -> Iterator
         ) from exc
 
 
-def _migrate(engine: Engine, where: str) -> None:
+def _migrate(engine: Engine, where: str, busy_timeout_s: float) -> None:
     """Bring the schema to the newest revision in one transaction: all of it, or nothing."""
     if engine.dialect.name == "sqlite":
-        _use_wal(engine)
+        _use_wal(engine, busy_timeout_s)
     with engine.connect().execution_options(**WRITING) as connection, connection.begin():
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
@@ -240,13 +264,12 @@ def _migrate(engine: Engine, where: str) -> None:
         command.upgrade(config, "head")
 
 
-def _use_wal(engine: Engine) -> None:
+def _use_wal(engine: Engine, busy_timeout_s: float) -> None:
     """Readers and one writer do not wait for each other. The mode is kept in the file."""
     raw = engine.raw_connection()  # the mode cannot be changed within a transaction
     try:
-        cursor = raw.cursor()
-        cursor.execute("PRAGMA journal_mode = WAL")
-        cursor.close()
+        with closing(raw.cursor()) as cursor:
+            _patiently(lambda: cursor.execute("PRAGMA journal_mode = WAL"), busy_timeout_s)
     finally:
         raw.close()
 

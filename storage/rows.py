@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from autotune.core.comparison import Comparison, Relation
+from autotune.core.intervals import Interval
 from autotune.core.measurement import (
     PERCENTILES,
     BatchStat,
+    Ended,
     LatencySummary,
     LoadResult,
     Measurement,
@@ -19,12 +22,13 @@ from autotune.core.measurement import (
     RequestSamples,
     ServerWindow,
     TelemetryWindow,
+    Traffic,
 )
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.trial import Trial, TrialState
 from search_spaces.candidate import Candidate
 from storage.plain import text
-from storage.schema import DecisionRow, MeasurementRow, StudyRow, TrialRow
+from storage.schema import ComparisonRow, DecisionRow, MeasurementRow, StudyRow, TrialRow
 
 _LATENCY, _SERVICE, _LAG = "", "service_", "lag_"
 
@@ -41,6 +45,9 @@ def measurement_row(measurement: Measurement) -> MeasurementRow:
         "instances": int(measurement.instances),
         "reload_s": measurement.reload_s,
         "saturation_qps": measurement.saturation_qps,
+        "saturation_s": measurement.saturation_s,
+        "intervals": {name: [i.low, i.high] for name, i in measurement.intervals.items()},
+        **_traffic_columns(measurement.traffic),
         **_load_columns(load),
         **_summary_columns(_LATENCY, load.latency),
         **_summary_columns(_SERVICE, load.service_latency),
@@ -53,6 +60,17 @@ def measurement_row(measurement: Measurement) -> MeasurementRow:
     stored = {name: _number(value) for name, value in columns.items()}
     samples = None if load.samples is None else pack_samples(load.samples)
     return MeasurementRow(**stored, nan_columns=nan, samples=samples)
+
+
+def _traffic_columns(traffic: Traffic | None) -> dict[str, Any]:
+    if traffic is None:
+        return {}
+    return {
+        "traffic_qps": traffic.qps,
+        "arrival": str(traffic.arrival),
+        "arrival_cv": traffic.cv,
+        "seed": int(traffic.seed),
+    }
 
 
 def _load_columns(load: LoadResult) -> dict[str, Any]:
@@ -70,6 +88,9 @@ def _load_columns(load: LoadResult) -> dict[str, Any]:
         "max_in_flight": int(load.max_in_flight),
         "in_flight_cap_hit": bool(load.in_flight_cap_hit),
         "histogram": load.histogram,
+        "warmup_s": load.warmup_s,
+        "steady": None if load.steady is None else bool(load.steady),
+        "ended": str(load.ended),
     }
 
 
@@ -126,6 +147,9 @@ def _telemetry_columns(telemetry: TelemetryWindow) -> dict[str, Any]:
         "memory_source": telemetry.memory_source,
         "telemetry_series": [[float(at), float(share)] for at, share in telemetry.series],
         "telemetry_notes": dict(telemetry.notes),
+        "foreign_cpu": telemetry.foreign_cpu,
+        "foreign_gpu": [int(pid) for pid in telemetry.foreign_gpu],
+        "throttled": list(telemetry.throttled),
     }
 
 
@@ -140,6 +164,21 @@ def _number(value: Any) -> Any:
     if isinstance(value, str):
         return text(value)
     return None if _is_nan(value) else value
+
+
+def comparison_row(study_id: int, comparison: Comparison) -> ComparisonRow:
+    return ComparisonRow(
+        study_id=study_id,
+        taken_at=comparison.taken_at,
+        first=int(comparison.first),
+        second=int(comparison.second),
+        metric=text(comparison.metric),
+        effect=_number(comparison.effect),
+        low=_number(comparison.interval.low),
+        high=_number(comparison.interval.high),
+        relation=str(comparison.relation),
+        pairs=int(comparison.pairs),
+    )
 
 
 def pack_samples(samples: RequestSamples) -> bytes:
@@ -182,6 +221,11 @@ class _Columns:
         assert value is not None, f"measurements.{name} of row {self._row.id} is NULL"
         return value
 
+    def number_or_zero(self, name: str) -> float:
+        """Of a column that rows of schema 0001 have no value for."""
+        value = self.optional(name)
+        return 0.0 if value is None else value
+
 
 def measurement(row: MeasurementRow, *, samples: bool) -> Measurement:
     columns = _Columns(row)
@@ -196,12 +240,30 @@ def measurement(row: MeasurementRow, *, samples: bool) -> Measurement:
             memory_mb=columns.optional("memory_mb"),
             memory_source=row.memory_source,
             series=tuple((at, share) for at, share in row.telemetry_series),
+            foreign_cpu=columns.optional("foreign_cpu"),
+            foreign_gpu=tuple(row.foreign_gpu),
+            throttled=tuple(row.throttled),
             notes=row.telemetry_notes,
         ),
         saturation_qps=columns.optional("saturation_qps"),
         instances=row.instances,
         reload_s=columns.number("reload_s"),
         invalid_because=tuple(row.invalid_because),
+        intervals={name: Interval(low, high) for name, (low, high) in row.intervals.items()},
+        traffic=_traffic(row, columns),
+        saturation_s=columns.number_or_zero("saturation_s"),
+    )
+
+
+def _traffic(row: MeasurementRow, columns: _Columns) -> Traffic | None:
+    if row.arrival is None:
+        return None
+    assert row.seed is not None
+    return Traffic(
+        qps=columns.number("traffic_qps"),
+        arrival=row.arrival,
+        cv=columns.number("arrival_cv"),
+        seed=row.seed,
     )
 
 
@@ -224,6 +286,9 @@ def _load(row: MeasurementRow, columns: _Columns, *, samples: bool) -> LoadResul
         in_flight_cap_hit=row.in_flight_cap_hit,
         histogram=row.histogram,
         samples=None if blob is None else unpack_samples(blob),
+        warmup_s=columns.number_or_zero("warmup_s"),
+        steady=row.steady,
+        ended=Ended.MAXIMUM if row.ended is None else Ended(row.ended),
     )
 
 
@@ -287,6 +352,23 @@ def study(row: StudyRow, environment: Mapping[str, Any] | None, trials: int) -> 
         environment=environment,
         trials=trials,
     )
+
+
+def comparison(row: ComparisonRow) -> Comparison:
+    return Comparison(
+        first=row.first,
+        second=row.second,
+        metric=row.metric,
+        effect=_nan_for_null(row.effect),
+        interval=Interval(_nan_for_null(row.low), _nan_for_null(row.high)),
+        relation=Relation(row.relation),
+        pairs=row.pairs,
+        taken_at=row.taken_at,
+    )
+
+
+def _nan_for_null(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def decision(row: DecisionRow) -> DecisionRecord:

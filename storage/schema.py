@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from sqlalchemy import (
+    BigInteger,
     Double,
     ForeignKey,
     Index,
@@ -102,6 +103,18 @@ class MeasurementRow(Base):
     instances: Mapped[int]
     reload_s: Mapped[float | None]
     saturation_qps: Mapped[float | None]
+    saturation_s: Mapped[float | None]
+    intervals: Mapped[dict[str, Any]]
+    """95% confidence intervals as [low, high], by the metric's name."""
+
+    traffic_qps: Mapped[float | None]
+    arrival: Mapped[str | None] = mapped_column(String(20))
+    """The kind of arrivals; NULL where no traffic was recorded."""
+    arrival_cv: Mapped[float | None]
+    seed: Mapped[int | None] = mapped_column(BigInteger)
+    warmup_s: Mapped[float | None]
+    steady: Mapped[bool | None]
+    ended: Mapped[str | None] = mapped_column(String(20))
 
     offered_qps: Mapped[float | None]
     achieved_qps: Mapped[float | None]
@@ -160,10 +173,32 @@ class MeasurementRow(Base):
     telemetry_series: Mapped[list[Any]]
     """[seconds since the window opened, utilization] pairs."""
     telemetry_notes: Mapped[dict[str, Any]]
+    foreign_cpu: Mapped[float | None]
+    foreign_gpu: Mapped[list[Any]]
+    throttled: Mapped[list[Any]]
 
     nan_columns: Mapped[list[Any]]
     samples: Mapped[bytes | None] = mapped_column(deferred=True, deferred_raiseload=True)
     """The raw request times, as a compressed NumPy archive."""
+
+
+class ComparisonRow(Base):
+    """One trial against another. NULL in ``effect``, ``low`` and ``high`` is NaN."""
+
+    __tablename__ = "comparisons"
+    __table_args__ = (Index(None, "study_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
+    taken_at: Mapped[float]
+    first: Mapped[int]
+    second: Mapped[int]
+    metric: Mapped[str] = mapped_column(String(40))
+    effect: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    relation: Mapped[str] = mapped_column(String(20))
+    pairs: Mapped[int]
 
 
 class DecisionRow(Base):

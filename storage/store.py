@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, func, select, update
 from sqlalchemy.orm import Session, selectinload, undefer
 
+from autotune.core.comparison import Comparison
 from autotune.core.errors import InputRefused, StoreFailed
 from autotune.core.measurement import Measurement
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
@@ -20,7 +21,14 @@ from storage import rows
 from storage.failures import translated
 from storage.opening import WRITING, open_engine, parse_url, shown
 from storage.plain import text
-from storage.schema import DecisionRow, EnvironmentRow, MeasurementRow, StudyRow, TrialRow
+from storage.schema import (
+    ComparisonRow,
+    DecisionRow,
+    EnvironmentRow,
+    MeasurementRow,
+    StudyRow,
+    TrialRow,
+)
 
 DEFAULT_URL = "sqlite:///autotune.db"
 
@@ -30,7 +38,7 @@ class SqlTrialStore:
 
     ``where`` is a SQLAlchemy URL or the path of an SQLite file. With ``create`` False a missing
     file is refused instead of created. ``busy_timeout_s`` bounds the wait for another process's
-    lock, in seconds. ``now`` gives UTC seconds since the epoch.
+    lock, in seconds; a signal ends it earlier. ``now`` gives UTC seconds since the epoch.
 
     Raises InputRefused and StoreFailed only, from every method.
     """
@@ -40,7 +48,7 @@ class SqlTrialStore:
         where: str = DEFAULT_URL,
         *,
         create: bool = True,
-        busy_timeout_s: float = 10.0,
+        busy_timeout_s: float = 60.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         url = parse_url(where)
@@ -135,6 +143,29 @@ class SqlTrialStore:
         with self._reading() as session:
             found = session.scalars(query.options(measurements)).all()
             return [rows.trial(row, samples=samples) for row in found]
+
+    def doubt_measurements(self, study_id: int, reason: str) -> None:
+        trials = select(TrialRow.id).where(TrialRow.study_id == study_id)
+        doubted = MeasurementRow.valid & MeasurementRow.trial_id.in_(trials)
+        with self._writing() as session:
+            self._study_row(session, study_id)
+            session.execute(
+                update(MeasurementRow).where(doubted).values(valid=False, invalid_because=[reason]),
+                execution_options={"synchronize_session": False},
+            )
+
+    # ----------------------------------------------------------------------------- comparisons
+    def add_comparison(self, study_id: int, comparison: Comparison) -> None:
+        row = rows.comparison_row(study_id, comparison)
+        with self._writing() as session:
+            self._study_row(session, study_id)
+            session.add(row)
+
+    def comparisons(self, study_id: int) -> Sequence[Comparison]:
+        query = select(ComparisonRow).where(ComparisonRow.study_id == study_id)
+        with self._reading() as session:
+            found = session.scalars(query.order_by(ComparisonRow.id)).all()
+            return [rows.comparison(row) for row in found]
 
     # ------------------------------------------------------------------------------- decisions
     def add_decision(self, decision: DecisionRecord) -> None:

@@ -14,10 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autotune.core.comparison import Comparison, Relation
 from autotune.core.errors import InputRefused, StoreFailed
+from autotune.core.intervals import Interval
 from autotune.core.measurement import (
+    METRICS,
     PERCENTILES,
     BatchStat,
+    Ended,
     LatencySummary,
     LoadResult,
     Measurement,
@@ -25,13 +29,16 @@ from autotune.core.measurement import (
     RequestSamples,
     ServerWindow,
     TelemetryWindow,
+    Traffic,
 )
 from autotune.core.records import DecisionRecord, StudyState
 from autotune.core.trial import TrialState
+from autotune.core.workload import ArrivalKind
 from autotune.ports import TrialStore
 from search_spaces.candidate import Candidate
 from storage import SqlTrialStore
 from tests.realistic import a_candidate, a_measurement
+from tests.realistic import comparisons as realistic_comparisons
 from tests.sameness import comparable
 
 Open = Callable[[], TrialStore]
@@ -304,6 +311,9 @@ loads = st.builds(
     in_flight_cap_hit=st.booleans(),
     histogram=words,
     samples=st.none() | raw_samples(),
+    warmup_s=floats,
+    steady=st.none() | st.booleans(),
+    ended=st.sampled_from(Ended),
 )
 servers = st.none() | st.builds(
     ServerWindow,
@@ -325,7 +335,18 @@ telemetries = st.builds(
     memory_mb=maybe,
     memory_source=st.none() | words,
     series=st.lists(st.tuples(floats, floats), max_size=3).map(tuple),
+    foreign_cpu=maybe,
+    foreign_gpu=st.lists(counts, max_size=2).map(tuple),
+    throttled=st.lists(words, max_size=2).map(tuple),
     notes=st.dictionaries(words, words, max_size=2),
+)
+intervals = st.builds(Interval, low=floats, high=floats)
+traffics = st.builds(
+    Traffic,
+    qps=floats,
+    arrival=st.sampled_from(ArrivalKind).map(str),
+    cv=floats,
+    seed=st.integers(0, 2**63 - 1),
 )
 measurements = st.builds(
     Measurement,
@@ -338,6 +359,9 @@ measurements = st.builds(
     instances=counts,
     reload_s=floats,
     invalid_because=st.lists(words, max_size=2).map(tuple),
+    intervals=st.dictionaries(st.sampled_from([*METRICS]), intervals, max_size=3),
+    traffic=st.none() | traffics,
+    saturation_s=floats,
 )
 
 
@@ -351,6 +375,97 @@ def test_any_measurement_comes_back_exactly(store: TrialStore, measured: Measure
     store.add_measurement(study, 0, measured)
     (trial,) = store.trials(study, samples=True)
     assert comparable(trial.measurements) == comparable([measured])
+
+
+# ---------------------------------------------------------------------------------------- doubt
+def test_doubt_makes_every_measurement_of_a_study_invalid_for_its_reason(
+    store: TrialStore, study: int
+) -> None:
+    for number in (0, 1):
+        store.begin_trial(study, number, a_candidate(4, number + 1))
+        store.add_measurement(study, number, a_measurement(window_s=1))
+    store.doubt_measurements(study, "the machine changed")
+    reasons = [m.invalid_because for trial in store.trials(study) for m in trial.measurements]
+    assert reasons == [("the machine changed",)] * 2
+
+
+def test_doubt_leaves_the_reasons_of_what_was_invalid_already(
+    store: TrialStore, study: int
+) -> None:
+    store.begin_trial(study, 0, a_candidate(4, 2))
+    store.add_measurement(study, 0, a_measurement(window_s=1, invalid_because=("late", "hot")))
+    store.doubt_measurements(study, "the machine changed")
+    store.doubt_measurements(study, "and again")
+    (trial,) = store.trials(study)
+    assert [m.invalid_because for m in trial.measurements] == [("late", "hot")]
+
+
+def test_doubt_touches_nothing_else_of_a_measurement(store: TrialStore, study: int) -> None:
+    measured = a_measurement(window_s=1)
+    store.begin_trial(study, 0, a_candidate(4, 2))
+    store.add_measurement(study, 0, measured)
+    store.doubt_measurements(study, "odd \0 \udcff ☃")
+    (trial,) = store.trials(study, samples=True)
+    expected = replace(measured, invalid_because=("odd \0 \udcff ☃",))
+    assert comparable(trial.measurements) == comparable([expected])
+
+
+def test_doubt_concerns_neither_other_studies_nor_what_comes_after(
+    store: TrialStore, study: int
+) -> None:
+    other = store.create_study("other", {}, "d")
+    for each in (study, other):
+        store.begin_trial(each, 0, a_candidate(4, 2))
+        store.add_measurement(each, 0, a_measurement(window_s=1))
+    store.doubt_measurements(study, "the machine changed")
+    store.add_measurement(study, 0, a_measurement(window_s=1))
+    assert [m.valid for m in store.trials(study)[0].measurements] == [False, True]
+    assert [m.valid for m in store.trials(other)[0].measurements] == [True]
+
+
+def test_a_study_that_does_not_exist_can_be_neither_doubted_nor_compared_in(
+    store: TrialStore, study: int
+) -> None:
+    with pytest.raises(StoreFailed, match="no such study"):
+        store.doubt_measurements(study + 1, "why")
+    with pytest.raises(StoreFailed, match="no such study"):
+        store.add_comparison(study + 1, realistic_comparisons()[0])
+
+
+# --------------------------------------------------------------------------------- comparisons
+def test_comparisons_come_back_in_the_order_they_were_taken(
+    store: TrialStore, study: int, reopen: Open
+) -> None:
+    other = store.create_study("other", {}, "d")
+    later, earlier = realistic_comparisons()[:2]
+    for each in (later, earlier):
+        store.add_comparison(study, each)
+    again = reopen()
+    found, none = list(again.comparisons(study)), list(again.comparisons(other))
+    again.close()
+    assert (found, none) == ([later, earlier], [])
+
+
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    compared=st.builds(
+        Comparison,
+        first=counts,
+        second=counts,
+        metric=st.sampled_from([*METRICS]),
+        effect=floats,
+        interval=intervals,
+        relation=st.sampled_from(Relation),
+        pairs=counts,
+        taken_at=finite,
+    )
+)
+def test_any_comparison_comes_back_exactly(store: TrialStore, compared: Comparison) -> None:
+    study = store.create_study("any", {}, "d")
+    store.add_comparison(study, compared)
+    assert comparable(store.comparisons(study)) == comparable([compared])
 
 
 # ----------------------------------------------------------------------------------- decisions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -9,19 +10,25 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from autotune.core.errors import AutotuneError, InputRefused, StoreFailed
+from autotune.core.measurement import Ended
 from autotune.core.trial import TrialState
+from autotune.studyfile import read_definition
 from storage import SqlTrialStore
 from storage.schema import VERSION_TABLE, Base
-from tests.realistic import a_candidate, a_measurement
+from tests.realistic import a_candidate, a_measurement, comparisons
+from tests.sameness import comparable
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +104,105 @@ def test_a_commit_is_synced_and_the_journal_is_a_write_ahead_log(stored: Path) -
         asked = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         pragmas = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in asked]
     store.close()
-    assert pragmas == ["wal", 2, 1, 10_000]
+    assert pragmas == ["wal", 2, 1, 2_000]
+
+
+# ------------------------------------------------------------------------------ older databases
+@pytest.fixture
+def older(path: Path) -> Path:
+    """A database of schema 0001, written by the autotune that had it."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript((ROOT / "tests/data/schema_0001.sql").read_text())
+    return path
+
+
+def _tables(path: Path) -> dict[str, list[dict[str, object]]]:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        names = [
+            n for (n,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        ]
+        return {n: [dict(row) for row in connection.execute(f"SELECT * FROM {n}")] for n in names}
+
+
+def test_an_older_database_is_upgraded_in_place_and_keeps_every_value(older: Path) -> None:
+    before = _tables(older)
+    SqlTrialStore(str(older)).close()
+    after = _tables(older)
+    assert before.pop(VERSION_TABLE) != after.pop(VERSION_TABLE)
+    assert after.pop("comparisons") == []
+    kept = {
+        name: [{key: row[key] for key in old} for old, row in zip(rows, after[name], strict=True)]
+        for name, rows in before.items()
+    }
+    assert kept == before
+    assert len(before["measurements"]) == 3
+
+
+def test_an_older_databases_measurements_read_back_with_the_new_fields_unknown(
+    older: Path,
+) -> None:
+    store = SqlTrialStore(str(older))
+    trials = store.trials(1, samples=True)
+    store.close()
+    first, confirmed, invalid = (m for trial in trials for m in trial.measurements)
+    assert first.saturation_qps is not None
+    assert math.isnan(first.saturation_qps)
+    assert first.load.generator_cpu == math.inf
+    assert confirmed.load.samples is not None
+    assert len(confirmed.load.samples.done_s) == confirmed.load.scheduled == 40
+    assert invalid.invalid_because == ("the generator fell behind",)
+    for each in (first, confirmed, invalid):
+        assert (each.intervals, each.traffic, each.saturation_s) == ({}, None, 0.0)
+        assert (each.load.warmup_s, each.load.steady) == (0.0, None)
+        assert each.load.ended is Ended.MAXIMUM
+        assert each.telemetry.foreign_cpu is None
+        assert (each.telemetry.foreign_gpu, each.telemetry.throttled) == ((), ())
+
+
+def test_an_older_database_takes_new_measurements_and_comparisons(older: Path) -> None:
+    measured = a_measurement(window_s=1, cv=2.0)
+    store = SqlTrialStore(str(older))
+    store.add_measurement(1, 0, measured)
+    store.add_comparison(1, comparisons()[0])
+    trials, compared = store.trials(1, samples=True), store.comparisons(1)
+    store.close()
+    assert comparable(trials[0].measurements[-1]) == comparable(measured)
+    assert compared == comparisons()[:1]
+
+
+def test_an_older_study_is_still_understood(older: Path) -> None:
+    store = SqlTrialStore(str(older))
+    record = store.study("ocr")
+    store.close()
+    study = read_definition(record.definition)
+    assert study.digest == record.digest
+    assert (study.workload.warmup_s, study.workload.longest_s) == (2.0, 12.0)
+    assert study.finals.candidates == 0
+
+
+def test_an_upgrade_that_finds_the_disk_full_changes_nothing(older: Path) -> None:
+    before = _tables(older)
+    with closing(sqlite3.connect(older)) as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    with _at_most(pages), pytest.raises(StoreFailed, match="disk is full"):
+        SqlTrialStore(str(older))
+    assert _tables(older) == before
+    SqlTrialStore(str(older)).close()
+
+
+@contextmanager
+def _at_most(pages: int) -> Iterator[None]:
+    """Every database opened meanwhile finds the disk full beyond that size."""
+
+    def fill(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    event.listen(Engine, "connect", fill)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", fill)
 
 
 # -------------------------------------------------------------------------------------- schema
@@ -251,6 +356,52 @@ def test_a_writer_waits_for_another_processes_lock_and_then_says_so(stored: Path
     other.close()
     store.create_study("late", {}, "d")
     store.close()
+
+
+def test_a_lock_that_ends_in_time_is_waited_out(stored: Path) -> None:
+    store = SqlTrialStore(str(stored))
+    other = sqlite3.connect(stored, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("INSERT INTO environments VALUES (1, 1, 0.0, '{}')")
+    release = threading.Timer(3.0, lambda: other.execute("COMMIT"))  # longer than SQLite waits
+    release.start()
+    store.set_environment(1, {"host": "here"})
+    release.join()
+    other.close()
+    assert store.study("ocr").environment == {"host": "here"}
+    store.close()
+
+
+def test_a_reader_waits_out_a_process_that_has_the_file_for_itself(stored: Path) -> None:
+    store = SqlTrialStore(str(stored))
+    store._engine.dispose()
+    other = sqlite3.connect(stored, isolation_level=None, check_same_thread=False)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("DELETE FROM environments")
+    other.execute("COMMIT")
+    release = threading.Timer(3.0, other.close)
+    release.start()
+    assert [record.name for record in store.studies()] == ["ocr"]
+    release.join()
+    store.close()
+
+
+def test_a_signal_ends_the_wait_for_a_lock(stored: Path) -> None:
+    waiter = "import sys, storage\nstore = storage.SqlTrialStore(sys.argv[1])\nprint(1, flush=True)"
+    waiter += "\nstore.create_study('late', {}, 'd')"
+    with closing(sqlite3.connect(stored, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        command = [sys.executable, "-c", waiter, str(stored)]
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "1\n"
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in said
 
 
 def test_a_database_locked_for_good_is_not_waited_for_forever(path: Path) -> None:
