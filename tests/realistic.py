@@ -207,7 +207,12 @@ def a_study_of_trials() -> list[Trial]:
     shapes = [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1), (8, 2), (16, 1), (16, 2)]
     shapes += [(1, 3), (4, 4), (8, 3)]
     trials = [
-        a_trial(number, a_candidate(batch, instances, 2000 if batch == 8 else 0))
+        a_trial(
+            number,
+            a_candidate(batch, instances, 2000 if batch == 8 else 0),
+            ended=Ended.FELL_BEHIND if instances == 1 else Ended.DECIDED,
+            window_s=4.2 if instances == 1 else 8.0 if instances == 2 else 12.0,
+        )
         for number, (batch, instances) in enumerate(shapes)
     ]
     number = len(trials)
@@ -257,7 +262,7 @@ def a_finished_study(pick: int = 5, rival: int = 7) -> list[Trial]:
         more[number] = [*finals, *probes]
     more[rival].insert(1, _again(trials[rival], purpose=Purpose.FINAL, invalid_because=(other,)))
     for qps in (64.0, 96.0):
-        for cv in (1.0, 2.0):
+        for cv in (1.0, 1.5):
             probe = _again(trials[pick], purpose=Purpose.ROBUST, qps=qps, cv=cv, window_s=8.0)
             more[pick].append(probe)
     more[pick].append(_again(trials[pick], purpose=Purpose.CONFIRM, seed=4))

@@ -23,6 +23,7 @@ __all__ = ["cli", "main"]
         "tune": "Run a study: from a study file, or straight from an ONNX model.",
         "studies": "List the stored studies.",
         "show": "Show one study's trials, front and pick.",
+        "compare": "Measure two trials of a study again, interleaved: is one better?",
         "export": "Write a stored study's pick, or any trial, as a model repository.",
         "doctor": "Say what this machine can measure and what is missing.",
     },

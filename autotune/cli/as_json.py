@@ -90,7 +90,7 @@ def _measurement_json(measurement: Measurement, sla: Sla) -> dict[str, Any]:
         "foreign_gpu": list(telemetry.foreign_gpu),
         "throttled": list(telemetry.throttled),
         "metrics": finite({name: measurement.metric(name) for name in METRICS}),
-        "intervals": {name: interval_json(i) for name, i in measurement.intervals.items()},
+        "intervals": {name: _ends(i) for name, i in measurement.intervals.items()},
     }
 
 
@@ -105,10 +105,8 @@ def _traffic_json(traffic: Traffic | None) -> dict[str, Any] | None:
     }
 
 
-def interval_json(interval: Interval | None) -> dict[str, Any] | None:
-    if interval is None:
-        return None
-    ends: dict[str, Any] = finite({"low": interval.low, "high": interval.high})
+def _ends(interval: Interval) -> list[float | None]:
+    ends: list[float | None] = finite([interval.low, interval.high])
     return ends
 
 
@@ -119,7 +117,7 @@ def comparisons_json(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
             "second": one.second,
             "metric": one.metric,
             "effect": finite(one.effect),
-            "interval": interval_json(one.interval),
+            "interval": _ends(one.interval),
             "relation": one.relation,
             "pairs": one.pairs,
             "taken_at": one.taken_at,

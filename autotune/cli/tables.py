@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,10 +15,11 @@ from autotune.cli.console import Console
 from autotune.cli.words import candidate_words, number, share
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.decision import Decision
-from autotune.core.intervals import Interval
-from autotune.core.measurement import Measurement, label
+from autotune.core.intervals import Estimate
+from autotune.core.judged import Judged, judge_trial
+from autotune.core.measurement import label
 from autotune.core.records import StudyRecord
-from autotune.core.sla import Outcome, Sla, Verdict, judge
+from autotune.core.sla import Outcome, Sla, Verdict
 from autotune.core.trial import Trial
 from autotune.core.wording import change_span, percent, span
 
@@ -60,27 +62,28 @@ def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
     picked = trial.number == pick
     mark = f"★ {trial.number}" if picked else str(trial.number)
     name = candidate_words(trial.candidate) + (" (now)" if trial.number == 0 else "")
-    measured = trial.measurement
-    if measured is None:
+    judged = judge_trial(trial, sla)
+    if judged is None:
         reason = trial.reason.splitlines()[0] if trial.reason else ""
         state = f"{trial.state}: {reason}" if reason else str(trial.state)
         return _Row(mark=mark, configuration=name, state=state)
-    latency = sla.tightest_metric
+    latency, saturation = judged.estimate(sla.tightest_metric), judged.estimate("saturation_qps")
     cells = (
         mark,
-        number(measured.metric(latency)),
-        _beside(measured.intervals.get(latency)),
-        number(measured.saturation_qps, unit="/s"),
-        _beside(measured.intervals.get("saturation_qps")),
-        share(measured.telemetry.utilization),
-        number(measured.telemetry.memory_mb, 0, " MB"),
+        number(None if latency is None else latency.value),
+        _beside(latency),
+        number(None if saturation is None else saturation.value, unit="/s"),
+        _beside(saturation),
+        share(judged.metric("utilization")),
+        number(judged.metric("memory_mb"), 0, " MB"),
     )
-    verdict = verdict_words(trial, measured, sla)
-    return _Row(mark=mark, configuration=name, cells=cells, verdict=verdict, picked=picked)
+    return _Row(
+        mark=mark, configuration=name, cells=cells, verdict=verdict_words(judged), picked=picked
+    )
 
 
-def _beside(interval: Interval | None) -> str:
-    return "" if interval is None else f"({span(interval)})"
+def _beside(known: Estimate | None) -> str:
+    return "" if known is None or known.interval is None else f"({span(known.interval)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,23 +141,27 @@ def _joined(cells: Sequence[str], widths: Sequence[int], intervals: Sequence[int
     return text
 
 
-def verdict_words(trial: Trial, measurement: Measurement, sla: Sla) -> Text:
-    verdict = judge(measurement, sla)
-    confirmed = None if trial.confirmation is None else judge(trial.confirmation, sla)
-    if verdict.meets and confirmed is not None and not confirmed.meets:
-        return Text(f"{confirmed.outcome} when confirmed", style="red")
-    style = VERDICT_STYLES[verdict.outcome]
-    return Text(f"{verdict.outcome}{_margin(verdict)}", style=style)
+def verdict_words(judged: Judged) -> Text:
+    """``meets, 49% to spare``; where a check objects, which."""
+    style = VERDICT_STYLES[judged.outcome]
+    if judged.verdict.outcome is judged.outcome:
+        return Text(f"{judged.outcome}{_margin(judged.verdict)}", style=style)
+    confirmed = judged.confirmation is None or judged.confirmation.outcome is not judged.outcome
+    return Text(f"{judged.outcome} {'nearby' if confirmed else 'when confirmed'}", style=style)
 
 
 def _margin(verdict: Verdict) -> str:
-    tightest = verdict.tightest
-    if tightest is None or tightest.margin is None or verdict.outcome is Outcome.UNDECIDED:
+    """Of the term that makes the verdict what it is."""
+    deciding = [f for f in verdict.findings if f.outcome is verdict.outcome]
+    tightest = min(deciding, key=lambda f: math.inf if f.margin is None else f.margin)
+    if tightest.margin is None or verdict.outcome is Outcome.UNDECIDED:
         return ""
-    if verdict.outcome is Outcome.MISSES and tightest.value is not None:
-        over = tightest.value / tightest.limit if tightest.limit else 0.0
-        return f", {over:.3g}× limit" if over > 2 else f" by {-tightest.margin:.0%}"
-    return f", {tightest.margin:.0%} to spare"
+    if verdict.meets:
+        return f", {tightest.margin:.0%} to spare"
+    if tightest.metric == "achieved":
+        return ", falls behind"
+    over = (tightest.value or 0.0) / tightest.limit if tightest.limit else 0.0
+    return f", {over:.3g}× limit" if over > 2 else f" by {-tightest.margin:.0%}"
 
 
 # --------------------------------------------------------------------------------- comparisons

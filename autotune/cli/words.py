@@ -43,7 +43,7 @@ def _setting(name: str, value: Value) -> str:
 
 
 def trial_words(trial: Trial, sla: Sla) -> str:
-    """What a trial came to, on one line: ``p95 35.2 ms (33–38) meets 80 ms with …, saturates at
+    """What a trial came to, on one line: ``p95 35.2 ms (33–38) meets 80 ms with …; saturates at
     88.0/s; after 4.1 s: clear``; why it failed where it did."""
     measurement = trial.measurement
     if measurement is None:
@@ -51,9 +51,9 @@ def trial_words(trial: Trial, sla: Sla) -> str:
     parts = [telling(judge(measurement, sla))]
     if measurement.saturation_qps is not None:
         parts.append(f"saturates at {measurement.saturation_qps:.1f}/s")
-    text = f"{', '.join(parts)}; {window_words(measurement)}"
+    parts.append(window_words(measurement))
     again = sum(not m.valid and m.purpose is Purpose.TRIAL for m in trial.measurements)
-    return f"{text}; taken {again + 1} times" if again else text
+    return "; ".join([*parts, f"taken {again + 1} times"] if again else parts)
 
 
 def telling(verdict: Verdict) -> str:
