@@ -1,5 +1,6 @@
 """An emulated accelerator on the embedded Triton, for benchmarks: a batch of n holds the one
-device for 4.8 + 2.4·n ms and otherwise needs no processor time. Emulated: says nothing of a GPU.
+device for 4.8 + 2.4·n ms, times its parameter ``scale``, and otherwise needs no processor time.
+Emulated: says nothing of a GPU.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 dynamic_batching { }
 """
 RUNNER = """
+import json
 import time
 
 import numpy as np
@@ -32,9 +34,13 @@ import triton_python_backend_utils as pb
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        parameters = json.loads(args["model_config"])["parameters"]
+        self.scale = float(parameters.get("scale", {"string_value": "1"})["string_value"])
+
     def execute(self, requests):
         xs = [pb.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
-        time.sleep((4.8 + 2.4 * sum(x.shape[0] for x in xs)) / 1e3)
+        time.sleep(self.scale * (4.8 + 2.4 * sum(x.shape[0] for x in xs)) / 1e3)
         return [pb.InferenceResponse([pb.Tensor("Y", x * np.float32(2))]) for x in xs]
 """
 
