@@ -186,18 +186,18 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
             value=exc.name,
             next_step=f"Install it beside autotune: pip install {exc.name}",
         ) from exc
-    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "connect", partial(_on_connect, busy_timeout_s=busy_timeout_s))
     event.listen(engine, "begin", partial(_on_begin, busy_timeout_s=busy_timeout_s))
     return engine
 
 
-def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
+def _on_connect(connection: sqlite3.Connection, _record: object, *, busy_timeout_s: float) -> None:
     """FULL: a commit is on disk when it returns (in WAL mode, NORMAL would wait for the next
     checkpoint, and a power cut could lose trials that were reported as stored).
     """
     connection.isolation_level = None  # the driver's own transactions leave DDL outside of them
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")
+    _patiently(lambda: connection.execute("PRAGMA synchronous = FULL"), busy_timeout_s)
 
 
 def _on_begin(connection: Connection, *, busy_timeout_s: float) -> None:
