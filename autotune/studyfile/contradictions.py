@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 
 from autotune.core.measurement import METRICS
 from autotune.core.sla import enough_samples
-from autotune.studyfile.schema import StudySection
+from autotune.studyfile.schema import StudySection, WorkloadSection
 from autotune.studyfile.source import Problem, nearest
 
 LATENCIES = {50.0: "p50_ms", 90.0: "p90_ms", 95.0: "p95_ms", 99.0: "p99_ms"}
@@ -15,12 +16,22 @@ LATENCIES = {50.0: "p50_ms", 90.0: "p90_ms", 95.0: "p95_ms", 99.0: "p99_ms"}
 
 def contradictions(study: StudySection) -> Iterator[Problem]:
     """Every problem of a well-formed file that no single value shows."""
+    yield from meaningless(study)
+    yield from _settling(study)
+    yield from _samples(study)
+    yield from _burst(study)
+    yield from _budget(study)
+
+
+def meaningless(study: StudySection) -> Iterator[Problem]:
+    """Those that leave no study to speak of. The others say that a run would waste its time: that
+    advice changes with what is learnt about measuring, and a study that has run is read without."""
     yield from _model(study)
     yield from _server(study)
     yield from _sla(study)
     yield from _workload(study)
     yield from _objectives(study)
-    yield from _budget(study)
+    yield from _robust(study)
 
 
 def limits(study: StudySection) -> dict[float, float]:
@@ -99,13 +110,6 @@ def _sla(study: StudySection) -> Iterator[Problem]:
             " error_rate",
         )
     for percentile, limit in given.items():
-        if study.workload.warmup_s * 1000 < limit:
-            yield Problem(
-                place=("workload", "warmup_s"),
-                rule=f"must be at least the longest latency that is allowed, {limit:g} ms: else the"
-                " window opens before the queue has settled",
-                value=study.workload.warmup_s,
-            )
         if study.workload.timeout_s * 1000 <= limit:
             yield Problem(
                 place=("sla", LATENCIES[percentile]),
@@ -115,19 +119,59 @@ def _sla(study: StudySection) -> Iterator[Problem]:
             )
 
 
+def _settling(study: StudySection) -> Iterator[Problem]:
+    longest_ms = max(limits(study).values(), default=0.0)
+    if study.workload.warmup_s * 1000 < longest_ms:
+        yield Problem(
+            place=("workload", "warmup_s"),
+            rule="is the longest that the warm-up may take, and must be at least the longest"
+            f" latency that is allowed, {longest_ms:g} ms: else the window opens before the queue"
+            " has settled",
+            value=study.workload.warmup_s,
+        )
+
+
+def _samples(study: StudySection) -> Iterator[Problem]:
+    """A window goes on for as long as its verdict is undecided, so the longest one counts."""
+    offered_qps = study.workload.target_qps * study.workload.headroom
+    cases = [(("workload", "measure_max_s"), longest_s(study.workload), offered_qps, "")]
+    if study.finals.candidates and study.finals.measure_s is not None:
+        cases.append((("finals", "measure_s"), study.finals.measure_s, offered_qps, ""))
+    if study.robust is not None:
+        slowest_qps = offered_qps * (1 - study.robust.qps)
+        words = f" × {1 - study.robust.qps:g} (robust.qps)"
+        cases.append((cases[0][0], cases[0][1], slowest_qps, words))
+    for (place, window_s, qps, words), percentile in product(cases, limits(study)):
+        needed = enough_samples(percentile)
+        if qps * window_s < needed:
+            yield Problem(
+                place=place,
+                rule=f"{LATENCIES[percentile]} needs {needed} requests in a window; target_qps ×"
+                f" headroom{words} gives {qps * window_s:.0f} in {window_s:g} s",
+                next_step=_longer(place, needed / qps),
+            )
+
+
+def longest_s(work: WorkloadSection) -> float:
+    """As `autotune.core.workload.Workload.longest_s`."""
+    return min(3 * work.measure_s, 3600.0) if work.measure_max_s is None else work.measure_max_s
+
+
+def _longer(place: tuple[str, str], seconds: float) -> str:
+    enough = math.ceil(1.1 * seconds)
+    if enough > 3600:
+        return "that takes longer than an hour: judge a lower percentile, or a higher rate"
+    return f"set {'.'.join(place)} to {enough} or more"
+
+
 def _workload(study: StudySection) -> Iterator[Problem]:
     work = study.workload
-    expected = work.target_qps * work.headroom * work.measure_s
-    for percentile in limits(study):
-        needed = enough_samples(percentile)
-        if expected < needed:
-            seconds = needed / (work.target_qps * work.headroom)
-            yield Problem(
-                place=("workload",),
-                rule=f"{LATENCIES[percentile]} needs {needed} requests in the measured window; "
-                f"target_qps × headroom × measure_s gives {expected:.0f}",
-                next_step=f"set workload.measure_s to {seconds * 1.1:.0f} or more",
-            )
+    if work.measure_max_s is not None and work.measure_max_s < work.measure_s:
+        yield Problem(
+            place=("workload", "measure_max_s"),
+            rule=f"must be at least measure_s, {work.measure_s:g}",
+            value=work.measure_max_s,
+        )
     if (work.arrival.kind == "trace") != (work.arrival.trace is not None):
         yield Problem(
             place=("workload", "arrival"),
@@ -166,9 +210,13 @@ def _objectives(study: StudySection) -> Iterator[Problem]:
             )
         elif name in names[:index]:
             yield Problem(place=place, rule="is named twice", value=name)
-    if study.workload.saturation_s == 0 and (
-        "saturation_qps" in names or study.pick == "max_throughput"
-    ):
+
+
+def _burst(study: StudySection) -> Iterator[Problem]:
+    wanted = study.pick == "max_throughput" or any(
+        objective.metric == "saturation_qps" for objective in study.objectives
+    )
+    if wanted and study.workload.saturation_s == 0:
         yield Problem(
             place=("workload", "saturation_s"),
             rule="saturation_qps is asked for, so its burst needs time",
@@ -177,12 +225,33 @@ def _objectives(study: StudySection) -> Iterator[Problem]:
         )
 
 
+def _robust(study: StudySection) -> Iterator[Problem]:
+    robust, kind = study.robust, study.workload.arrival.kind
+    if robust is None:
+        return
+    if robust.qps == 0 and not robust.cv:
+        yield Problem(
+            place=("robust",),
+            rule="names a share of the rate, values of cv, or both",
+            next_step="robust: {qps: ±20%, cv: [1, 2]}, or leave it out",
+        )
+    if robust.cv and kind not in ("poisson", "gamma"):
+        yield Problem(
+            place=("robust", "cv"),
+            rule=f"needs arrivals that are poisson or gamma, not {kind}",
+            value=robust.cv,
+        )
+    if len(set(robust.cv)) < len(robust.cv):
+        yield Problem(place=("robust", "cv"), rule="names a value twice", value=robust.cv)
+
+
 def _budget(study: StudySection) -> Iterator[Problem]:
-    work = study.workload
-    one = work.warmup_s + work.measure_s + work.saturation_s
-    if study.budget.minutes * 60 < one:
+    """The warm-up ends when a steady state is seen, perhaps at once; a candidate that meets the
+    SLA may take ``measure_s``."""
+    one_s = study.workload.measure_s + study.workload.saturation_s
+    if study.budget.minutes * 60 < one_s:
         yield Problem(
             place=("budget", "minutes"),
-            rule=f"is less than one trial's load time of {one:g} s",
+            rule=f"is less than one trial's load time: measure_s + saturation_s is {one_s:g} s",
             value=study.budget.minutes,
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,21 @@ from autotune.core.errors import InputRefused
 from autotune.core.sla import Sla
 from autotune.core.study import (
     Budget,
+    Finals,
     Launch,
     ModelSource,
     Objective,
     PackagedModel,
     PickRule,
+    Robust,
     SearchKind,
     ServerSpec,
     Study,
     Tolerance,
+    Trust,
 )
 from autotune.core.workload import Arrival, ArrivalKind, InputKind, InputSpec, Workload
-from autotune.studyfile.contradictions import contradictions, limits
+from autotune.studyfile.contradictions import contradictions, limits, meaningless
 from autotune.studyfile.schema import StudySection
 from autotune.studyfile.source import Place, Problem, Source, nearest
 from search_spaces import library
@@ -41,9 +45,21 @@ def read_study_file(path: Path) -> Study:
 
 
 def read_definition(definition: Mapping[str, Any]) -> Study:
-    """Turn a stored ``Study.definition`` back into the study, which can be read when its files are
-    gone: it was checked before it ran."""
-    return _study(Source(definition, "the stored study", Path("/")))
+    """Turn a stored ``Study.definition`` back into the study, which keeps it word for word. It can
+    be read when its files are gone, and when newer rules would not let it run again: it was checked
+    before it ran."""
+    source = Source(_as_it_ran(definition), "the stored study", Path("/"))
+    return replace(_study(source, meaningless), definition=dict(definition))
+
+
+def _as_it_ran(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Definitions are stored with every default filled in; those from before there were finals had
+    windows of one length, too."""
+    work = definition.get("workload")
+    if "finals" in definition or not isinstance(work, Mapping) or "measure_s" not in work:
+        return definition
+    fixed = {**work, "measure_max_s": work["measure_s"]}
+    return {**definition, "workload": fixed, "finals": {"candidates": 0}}
 
 
 def study_from_options(definition: Mapping[str, Any]) -> Study:
@@ -53,7 +69,7 @@ def study_from_options(definition: Mapping[str, Any]) -> Study:
 
 
 def _to_run(source: Source) -> Study:
-    study = _study(source)
+    study = _study(source, contradictions)
     work = study.workload
     for what, path in (("trace", work.arrival.trace), ("input", work.inputs.path)):
         if path is not None and not path.is_file():
@@ -61,14 +77,14 @@ def _to_run(source: Source) -> Study:
     return study
 
 
-def _study(source: Source) -> Study:
+def _study(source: Source, rules: Callable[[StudySection], Iterator[Problem]]) -> Study:
     plain = source.plain
     try:
         section = StudySection.model_validate(plain)
     except ValidationError as exc:
         problems = [_problem(error, plain) for error in exc.errors(include_url=False)]
         raise source.refusal(problems) from exc
-    problems = list(contradictions(section))
+    problems = list(rules(section))
     if problems:
         raise source.refusal(problems)
     space_mapping = _space_mapping(section, source)
@@ -89,7 +105,7 @@ def _problem(error: ErrorDetails, plain: Mapping[str, Any]) -> Problem:
     shown = value if isinstance(value, str | int | float | bool) else None
     if isinstance(shown, str) and len(shown) > SHOWN:
         shown = shown[:SHOWN] + "…"
-    return Problem(place=place, rule=_rule(error), value=shown, next_step=_unit_hint(place, value))
+    return Problem(place=place, rule=_rule(error), value=shown, next_step=_hint(place, value))
 
 
 def _real_place(loc: tuple[str | int, ...], plain: Any) -> Place:
@@ -149,6 +165,14 @@ def _pattern_words(error: ErrorDetails) -> str:
     if "0-9a-f" in str(error.get("ctx", {}).get("pattern")):
         return "64 hexadecimal digits"
     return "letters, digits, '.', '_' and '-' alone"
+
+
+def _hint(place: Place, value: object) -> str:
+    if place[0] == "trust" or place[:2] == ("robust", "qps"):
+        if isinstance(value, int | float) and 1 < value <= 100:
+            return f"give a share: {value:g}% or {value / 100:g}"
+        return ""
+    return _unit_hint(place, value)
 
 
 def _unit_hint(place: Place, value: object) -> str:
@@ -218,9 +242,26 @@ def _build(section: StudySection, space: Space, base: Path, definition: dict[str
         search=SearchKind(section.search),
         budget=Budget(trials=section.budget.trials, minutes=section.budget.minutes),
         tolerance=Tolerance(rtol=section.tolerance.rtol, atol=section.tolerance.atol),
+        robust=_robust(section),
+        finals=Finals(
+            candidates=section.finals.candidates,
+            rounds=section.finals.rounds,
+            measure_s=section.finals.measure_s,
+            capacity=section.finals.capacity,
+        ),
+        trust=Trust(
+            send_lag=section.trust.send_lag,
+            generator_cpu=section.trust.generator_cpu,
+            foreign_cpu=section.trust.foreign_cpu,
+        ),
         seed=section.seed,
         definition=definition,
     )
+
+
+def _robust(section: StudySection) -> Robust | None:
+    robust = section.robust
+    return None if robust is None else Robust(qps=robust.qps, cv=tuple(robust.cv))
 
 
 def _path(base: Path, text: str | None) -> Path | None:
@@ -288,6 +329,7 @@ def _workload(section: StudySection, base: Path) -> Workload:
         ),
         warmup_s=work.warmup_s,
         measure_s=work.measure_s,
+        measure_max_s=work.measure_max_s,
         saturation_s=work.saturation_s,
         timeout_s=work.timeout_s,
         max_in_flight=work.max_in_flight or min(room, 65536),

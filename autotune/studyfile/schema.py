@@ -6,14 +6,25 @@ must satisfy wherever it comes from is checked by the dataclasses of `autotune.c
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictStr,
+)
+from pydantic_core import PydanticCustomError
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
+WindowSeconds = Annotated[float, Field(strict=True, ge=1, le=3600)]
 Flag = StrictStr | StrictBool | Annotated[int, Field(strict=True)] | Number
 
 
@@ -81,8 +92,9 @@ class WorkloadSection(_Section):
     headroom: Annotated[float, Field(strict=True, ge=1, le=10)] = 1.2
     arrival: Annotated[ArrivalSection, BeforeValidator(_arrival_shorthand)] = ArrivalSection()
     inputs: Annotated[InputsSection, BeforeValidator(_inputs_shorthand)] = InputsSection()
-    warmup_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 2.0
-    measure_s: Annotated[float, Field(strict=True, ge=1, le=3600)] = 12.0
+    warmup_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 10.0
+    measure_s: WindowSeconds = 12.0
+    measure_max_s: WindowSeconds | None = None
     saturation_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 3.0
     timeout_s: Annotated[float, Field(strict=True, gt=0, le=600)] = 10.0
     max_in_flight: Annotated[int, Field(strict=True, ge=1, le=65536)] | None = None
@@ -116,6 +128,64 @@ class ToleranceSection(_Section):
     atol: Annotated[float, Field(strict=True, ge=0)] | None = None
 
 
+_PERCENT = re.compile(r"(?:±|\+-|\+/-)?\s*(\d+(?:\.\d+)?)\s*%")
+
+
+def _share(value: object) -> object:
+    """``"±20%"``, ``"+-20%"``, ``"20%"`` and 0.2 are all 0.2."""
+    if not isinstance(value, str):
+        return value
+    found = _PERCENT.fullmatch(value.strip())
+    if found is None:
+        raise PydanticCustomError("share", "must be a share, such as 20% or 0.2")
+    return float(found[1]) / 100
+
+
+TrustShare = Annotated[float, BeforeValidator(_share), Field(strict=True, gt=0, le=1)]
+
+
+class TrustSection(_Section):
+    send_lag: TrustShare = 0.10
+    generator_cpu: TrustShare = 0.90
+    foreign_cpu: TrustShare = 0.10
+
+
+def _finalists(value: int) -> int:
+    if value == 1:
+        raise PydanticCustomError("finalists", "must be 0, or 2 to 8: one is held against another")
+    return value
+
+
+class FinalsSection(_Section):
+    candidates: Annotated[int, Field(strict=True, ge=0, le=8), AfterValidator(_finalists)] = 2
+    rounds: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
+    measure_s: WindowSeconds | None = None
+    capacity: Annotated[int, Field(strict=True, ge=0, le=20)] = 5
+
+
+def _one_or_more(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+class RobustSection(_Section):
+    qps: Annotated[float, BeforeValidator(_share), Field(strict=True, ge=0, lt=1)] = 0.2
+    cv: Annotated[
+        list[Annotated[float, Field(strict=True, ge=0.05, le=20)]], BeforeValidator(_one_or_more)
+    ] = Field(default_factory=list)
+
+
+def _is_none(value: object) -> bool:
+    return value is None or value is False or value == "none"
+
+
+def _finals_shorthand(value: object) -> object:
+    return {"candidates": 0} if _is_none(value) else value
+
+
+def _robust_shorthand(value: object) -> object:
+    return None if _is_none(value) else value
+
+
 class StudySection(_Section):
     """The whole file."""
 
@@ -139,4 +209,7 @@ class StudySection(_Section):
     search: Literal["optuna", "grid", "random"] = "optuna"
     budget: BudgetSection = BudgetSection()
     tolerance: ToleranceSection = ToleranceSection()
+    robust: Annotated[RobustSection | None, BeforeValidator(_robust_shorthand)] = None
+    finals: Annotated[FinalsSection, BeforeValidator(_finals_shorthand)] = FinalsSection()
+    trust: TrustSection = TrustSection()
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
