@@ -12,13 +12,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
+from autotune.core.comparison import Comparison
 from autotune.core.explain import shown
+from autotune.core.judged import Probe
 from autotune.core.measurement import METRICS
 from autotune.core.plain import finite
 from autotune.core.records import StudyRecord
 from autotune.core.sla import Sla
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
+from autotune.core.wording import ENDED, change_span, disbelieved, percent, span
 from autotune.core.workload import ArrivalKind, Workload
 from dashboards.figures import data, draw
 from dashboards.figures.data import Entry, Standing, label
@@ -35,14 +38,15 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
     config_text: str | None = None,
     default_config_text: str | None = None,
     warnings: Sequence[str] = (),
+    comparisons: Sequence[Comparison] = (),
 ) -> str:
     """The report as HTML.
 
     ``decision`` is a `DecisionRecord`'s detail; of it, ``pick``, ``rule``, ``front`` and
     ``reasons`` are used where they are given, and ``pick`` must be one of ``trials`` or None.
     Verdicts are computed anew from ``sla``. ``config_text`` is the pick's config.pbtxt,
-    ``default_config_text`` the one found in service. Latency over time is shown where the pick's
-    trial was loaded with its samples.
+    ``default_config_text`` the one found in service; ``comparisons`` are those of the finals.
+    Latency over time is shown where the pick's trial was loaded with its samples.
     """
     told = decision or {}
     found = data.entries(trials, sla)
@@ -61,6 +65,10 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "table": _table(found),
         "cast": cast,
         "counts": _counts(found),
+        "comparisons": [_compared(one) for one in comparisons],
+        "nearby": _nearby(cast, sla),
+        "disbelieved": disbelieved(trials),
+        "taken": sum(len(trial.measurements) for trial in trials),
         "config": config_text,
         "diff": _diff(default_config_text, config_text),
         "measured": _how_measured(cast, workload, sla, objectives),
@@ -136,7 +144,7 @@ def answer(cast: _Cast, sla: Sla) -> str:
             "The configuration already in service" if pick.number == 0 else f"Trial {pick.number}"
         )
         candidate = str(pick.trial.candidate) or "the model's own settings"
-        latency = shown(sla.tightest_metric, pick.metric(sla.tightest_metric))
+        latency = draw.told(pick, sla.tightest_metric)
         return (
             f"{which} ({candidate}) is the pick: {_name(sla)} {latency} of {_limit(sla)} allowed"
             f"{rate}{_gain(cast, sla)}."
@@ -195,6 +203,7 @@ def _key_figure(cast: _Cast, metric: str) -> dict[str, Any]:
         "label": label(metric),
         "before": shown(metric, before),
         "after": shown(metric, after),
+        "interval": _interval(cast.shown, metric),
         "change": None if change is None else _change(change),
         "better": better and metric != "utilization",
         "note": _source(cast, metric),
@@ -202,7 +211,12 @@ def _key_figure(cast: _Cast, metric: str) -> dict[str, Any]:
 
 
 def _change(change: float) -> str:
-    return f"{change + 1:.1f}×" if change >= 1 else f"{change:+.0%}".replace("-", "−")
+    return f"{change + 1:.1f}×" if change >= 1 else percent(change, 0)
+
+
+def _interval(entry: Entry | None, metric: str) -> str:
+    interval = None if entry is None else entry.interval(metric)
+    return "" if interval is None else span(interval)
 
 
 def _source(cast: _Cast, metric: str) -> str:
@@ -255,11 +269,13 @@ def _splits(
 # ----------------------------------------------------------------------------------- the trials
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """``sort`` orders the column: a number or a text; None comes last."""
+    """``sort`` orders the column: a number or a text; None comes last. ``beside`` is said more
+    quietly after the text."""
 
     text: str
     sort: float | str | None
     numeric: bool = True
+    beside: str = ""
 
 
 _COLUMNS = (
@@ -292,7 +308,16 @@ def _row(entry: Entry, parameters: Sequence[str]) -> dict[str, Any]:
         "entry": entry,
         "parameters": [_parameter(candidate, name) for name in parameters],
         "metrics": [_metric_cell(entry, metric) for metric in _COLUMNS],
+        "window": _window_cell(entry),
     }
+
+
+def _window_cell(entry: Entry) -> Cell:
+    """How long the window was, and why it closed."""
+    if entry.measurement is None:
+        return Cell(text="–", sort=None)
+    load = entry.measurement.load
+    return Cell(text=f"{load.window_s:.1f} s", sort=load.window_s, beside=ENDED[load.ended])
 
 
 def _parameter(candidate: Mapping[str, Any], name: str) -> Cell:
@@ -313,7 +338,9 @@ def _parameter(candidate: Mapping[str, Any], name: str) -> Cell:
 
 def _metric_cell(entry: Entry, metric: str) -> Cell:
     value = entry.metric(metric)
-    return Cell(text="–" if value is None else shown(metric, value), sort=value)
+    if value is None:
+        return Cell(text="–", sort=None)
+    return Cell(text=shown(metric, value), sort=value, beside=_interval(entry, metric))
 
 
 _COUNTED = {Standing.MEETS: "meet the SLA", Standing.MISSES: "miss it"}
@@ -323,6 +350,40 @@ def _counts(found: Sequence[Entry]) -> str:
     counts = [(s, sum(entry.standing is s for entry in found)) for s in Standing]
     words = [f"{count} {_COUNTED.get(s, str(s))}" for s, count in counts if count]
     return ", ".join(words) or "none yet"
+
+
+# ------------------------------------------------------------------------- finals, robust choice
+def _compared(one: Comparison) -> dict[str, Any]:
+    return {
+        "second": one.second,
+        "first": one.first,
+        "metric": label(one.metric),
+        "effect": percent(one.effect),
+        "interval": change_span(one.interval),
+        "pairs": one.pairs,
+        "relation": str(one.relation),
+    }
+
+
+def _nearby(cast: _Cast, sla: Sla) -> list[dict[str, Any]]:
+    """How the one that is shown held the SLA at other rates and burstiness."""
+    judged = cast.shown.judged if cast.shown else None
+    return [] if judged is None else [_probed(probe, sla) for probe in judged.probes]
+
+
+def _probed(probe: Probe, sla: Sla) -> dict[str, Any]:
+    """The margin is that of the tightest latency: what is left of its limit."""
+    verdict, traffic = probe.verdict, probe.traffic
+    finding = next(f for f in verdict.findings if f.metric == sla.tightest_metric)
+    burstiness = traffic.arrival if traffic.cv is None else f"{traffic.arrival}, cv {traffic.cv:g}"
+    return {
+        "qps": f"{traffic.qps:.1f}/s",
+        "arrivals": burstiness,
+        "value": "–" if finding.value is None else shown(finding.metric, finding.value),
+        "interval": "" if finding.interval is None else span(finding.interval),
+        "margin": "–" if finding.margin is None else percent(finding.margin, 0),
+        "outcome": str(verdict.outcome),
+    }
 
 
 # ---------------------------------------------------------------------------------- config.pbtxt
@@ -356,7 +417,13 @@ def _how_measured(
         ("load", "open loop: requests are sent on schedule, whatever the server does"),
         ("rate", f"{rate} = {workload.offered_qps:g} requests/s offered"),
         ("arrivals", arrival),
-        ("window", f"{workload.measure_s:g} s, after {workload.warmup_s:g} s of warm-up"),
+        ("warm-up", f"until a steady state is seen, at most {workload.warmup_s:g} s"),
+        (
+            "window",
+            f"until the verdict is decided: at most {workload.measure_s:g} s, or"
+            f" {workload.longest_s:g} s where it is undecided",
+        ),
+        ("intervals", "95%, for autocorrelated latencies"),
         ("latency", "from the scheduled time, so that waiting to be sent counts"),
         ("errors", f"count as misses; time-out {workload.timeout_s:g} s"),
         ("saturation", f"{workload.saturation_s:g} s with more offered than the server can take"),

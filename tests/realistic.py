@@ -34,6 +34,8 @@ from autotune.core.sla import Sla
 from autotune.core.trial import Trial, TrialState
 from search_spaces.candidate import Candidate
 
+_ENDS = {1: Ended.FELL_BEHIND, 2: Ended.DECIDED}
+"""Why the window of a trial with so many instances ends."""
 STARTED_AT = 1_790_000_000.0
 SLA = Sla(latency_ms={95.0: 80.0})
 
@@ -210,8 +212,8 @@ def a_study_of_trials() -> list[Trial]:
         a_trial(
             number,
             a_candidate(batch, instances, 2000 if batch == 8 else 0),
-            ended=Ended.FELL_BEHIND if instances == 1 else Ended.DECIDED,
-            window_s=4.2 if instances == 1 else 8.0 if instances == 2 else 12.0,
+            ended=_ENDS.get(instances, Ended.MAXIMUM),
+            window_s={1: 4.2, 2: 12.0}.get(instances, 6.0),
         )
         for number, (batch, instances) in enumerate(shapes)
     ]

@@ -13,10 +13,11 @@ import numpy as np
 from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
 from hdrh.histogram import HdrHistogram
 
+from autotune.core.intervals import Estimate, Interval
 from autotune.core.judged import Judged, judge_trial
 from autotune.core.measurement import METRICS, Measurement
 from autotune.core.pareto import pareto_front
-from autotune.core.sla import Outcome, Sla
+from autotune.core.sla import Sla
 from autotune.core.study import Objective
 from autotune.core.trial import Trial, TrialState
 
@@ -63,24 +64,41 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A trial as it is shown. ``measurement`` is the one its numbers come from: for a trial that
-    is not ok the last one taken, if any. ``violation`` is its worst relative violation of the
-    SLA, None where it was not judged."""
+    """A trial as it is shown. ``judged`` has its numbers; where it was not judged they are those
+    of ``measurement``, the last one taken, if any."""
 
     trial: Trial
     standing: Standing
     why: str
     measurement: Measurement | None
-    violation: float | None = None
+    judged: Judged | None = None
 
     @property
     def number(self) -> int:
         return self.trial.number
 
+    @property
+    def violation(self) -> float | None:
+        """Its worst relative violation of the SLA; None where it was not judged."""
+        return None if self.judged is None else self.judged.violation
+
     def metric(self, name: str) -> float | None:
         """Finite, or None."""
-        value = None if self.measurement is None else self.measurement.metric(name)
-        return value if value is not None and math.isfinite(value) else None
+        known = self.estimate(name)
+        return None if known is None else known.value
+
+    def estimate(self, name: str) -> Estimate | None:
+        """A finite value with its 95% interval, where it has one; or None."""
+        if self.judged is not None:
+            known = self.judged.estimate(name)
+        else:
+            value = None if self.measurement is None else self.measurement.metric(name)
+            known = None if value is None else Estimate(value)
+        return known if known is not None and math.isfinite(known.value) else None
+
+    def interval(self, name: str) -> Interval | None:
+        known = self.estimate(name)
+        return None if known is None else known.interval
 
 
 def entries(trials: Sequence[Trial], sla: Sla) -> list[Entry]:
@@ -99,16 +117,16 @@ def _entry(trial: Trial, sla: Sla) -> Entry:
         standing=Standing(str(judged.outcome)),
         why="; ".join(dict.fromkeys(_telling(judged))),
         measurement=judged.measurement,
-        violation=judged.violation,
+        judged=judged,
     )
 
 
 def _telling(judged: Judged) -> list[str]:
-    """Reasons: of what is broken or undecided, else of the latency limits that are kept."""
-    findings = [finding for verdict in judged.verdicts for finding in verdict.findings]
-    against = [finding for finding in findings if finding.outcome is not Outcome.MEETS]
-    kept = [finding for finding in findings if finding.metric.endswith("_ms")]
-    return [finding.reason for finding in against or kept]
+    """Reasons: of the latency limits that are kept, else of what makes the verdict what it is."""
+    if judged.meets:
+        return [f.reason for f in judged.verdict.findings if f.metric.endswith("_ms")]
+    findings = (finding for verdict in judged.verdicts for finding in verdict.findings)
+    return [finding.reason for finding in findings if finding.outcome is judged.outcome]
 
 
 def of_number(found: Sequence[Entry], number: int | None) -> Entry | None:

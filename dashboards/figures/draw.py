@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from autotune.core.explain import shown
 from autotune.core.measurement import METRICS
+from autotune.core.wording import span
 from dashboards.figures.data import (
     Batches,
     Distribution,
@@ -113,10 +114,38 @@ def _standing_trace(found: Scatter, standing: Standing) -> dict[str, Any]:
         str(standing),
         mode="markers",
         marker={"symbol": symbol, "color": colour, "size": 10, "line": {"width": 1}},
+        error_x=_bars(members, found.x, colour),
+        error_y=_bars(members, found.y, colour),
         text=[hover(entry) for entry in members],
         hovertemplate="%{text}<extra></extra>",
         meta="standing",
     )
+
+
+def _bars(members: Sequence[Entry], metric: str, colour: str) -> dict[str, Any]:
+    """Plotly's error bars: how far the 95% interval reaches above and below each value."""
+    reaches = [_reaches(entry, metric) for entry in members]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "arrayminus": [below for below, _ in reaches],
+        "array": [above for _, above in reaches],
+        "color": _faint(colour),
+        "thickness": 1.4,
+        "width": 3,
+    }
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.55)"
+
+
+def _reaches(entry: Entry, metric: str) -> tuple[float | None, float | None]:
+    known = entry.estimate(metric)
+    if known is None or known.interval is None:
+        return None, None
+    return known.value - known.interval.low, known.interval.high - known.value
 
 
 def _marks(found: Scatter) -> list[tuple[int, str]]:
@@ -137,7 +166,7 @@ def _marked(entry: Entry, found: Scatter, words: str) -> dict[str, Any]:
         words,
         mode="markers+text",
         text=[f"<b>{words}</b>"],
-        textposition="top center",
+        textposition="top right",
         textfont={"color": colour},
         marker={"symbol": "circle-open", "size": 20, "color": colour, "line": {"width": 2.5}},
         hoverinfo="skip",
@@ -162,11 +191,16 @@ def hover(entry: Entry) -> str:
     """A trial in a few lines: its number and standing, its candidate, what was measured."""
     parameters = [f"{name} = {value}" for name, value in entry.trial.candidate.to_json().items()]
     metrics = ("p95_ms", "saturation_qps", "utilization", "instances")
-    known = [
-        f"{label(m)} {shown(m, entry.metric(m))}" for m in metrics if entry.metric(m) is not None
-    ]
+    known = [f"{label(m)} {told(entry, m)}" for m in metrics if entry.metric(m) is not None]
     head = f"<b>trial {entry.number}</b> · {entry.standing}"
     return "<br>".join([head, *map(escape, parameters), *map(escape, known)])
+
+
+def told(entry: Entry, metric: str) -> str:
+    """A metric's value with its interval where it has one: ``64.4 ms (58–73)``."""
+    interval = entry.interval(metric)
+    text = shown(metric, entry.metric(metric))
+    return text if interval is None else f"{text} ({span(interval)})"
 
 
 def limit_lines(found: Scatter, x: str, y: str) -> list[dict[str, Any]]:
@@ -183,10 +217,15 @@ def limit_lines(found: Scatter, x: str, y: str) -> list[dict[str, Any]]:
 
 
 def scatter_values(found: Scatter) -> dict[str, Any]:
-    """What the page needs to choose other axes: values by trial number and metric."""
+    """What the page needs to choose other axes: by trial number and metric, the values, and how far
+    their intervals reach below and above."""
     return {
         "values": {
             str(entry.number): {metric: entry.metric(metric) for metric in found.metrics}
+            for entry in found.entries
+        },
+        "reaches": {
+            str(entry.number): {metric: _reaches(entry, metric) for metric in found.metrics}
             for entry in found.entries
         },
         "fronts": {pair: list(front) for pair, front in found.fronts.items()},

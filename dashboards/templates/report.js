@@ -27,6 +27,10 @@
 
   const [acrossChoice, upChoice] = ["axis-x", "axis-y"].map((id) => document.getElementById(id));
   const value = (trial, metric) => (choices.values[trial] || {})[metric] ?? null;
+  const bars = (drawn, trials, metric) => {
+    const reaches = trials.map((trial) => (choices.reaches[trial] || {})[metric] || [null, null]);
+    [drawn.arrayminus, drawn.array] = [0, 1].map((side) => reaches.map((reach) => reach[side]));
+  };
   const limitLine = (template, metric, along, across) => ({
     ...template, [along + "0"]: choices.limits[metric], [along + "1"]: choices.limits[metric],
     [across + "0"]: 0, [across + "1"]: 1, [along + "ref"]: along, [across + "ref"]: across + " domain",
@@ -42,6 +46,10 @@
       if (trace.meta === "front") trace.customdata = choices.fronts[x + "|" + y] || [];
       trace.x = trace.customdata.map((trial) => value(trial, x));
       trace.y = trace.customdata.map((trial) => value(trial, y));
+      if (trace.meta === "standing") {
+        bars(trace.error_x, trace.customdata, x);
+        bars(trace.error_y, trace.customdata, y);
+      }
     }
     layout.xaxis.title.text = choices.titles[x] || x;
     layout.yaxis.title.text = choices.titles[y] || y;

@@ -186,7 +186,7 @@ def test_a_study_without_trials_has_a_report() -> None:
 
 def test_a_measurement_without_server_statistics_or_latency_has_a_report() -> None:
     measured = a_measurement()
-    load = replace(measured.load, latency=None, send_lag=None, histogram="", ok=0)
+    load = replace(measured.load, latency=None, send_lag=None, histogram="")
     bare = replace(measured, load=load, server=None, telemetry=TelemetryWindow())
     trial = replace(a_trial(0, a_candidate(4, 2)), measurements=(bare,))
     page = Page(_render([trial]))
