@@ -15,6 +15,7 @@ import psutil
 import pynvml
 
 from autotune.adapters.telemetry.cores import available_cores
+from autotune.adapters.telemetry.foreign_cpu import ForeignCpu
 
 PACKAGES = ("triton-autotune", "locust", "optuna", "tritonclient", "numpy")
 
@@ -57,9 +58,18 @@ BUSY_PERCENT = 20
 """Of the processor, taken by other work before a study begins: worth a warning."""
 
 
+_LOOK_S = 0.5
+
+
 def busy_percent() -> float:
-    """How much of the processor, 0 to 100, is in use at this moment; looks for half a second."""
-    return psutil.cpu_percent(interval=0.5)
+    """How much of the processor, 0 to 100, is taken at this moment by others than this process and
+    its children, as every measurement judges it too; looks for half a second. Where that cannot be
+    told, how much is in use by anyone."""
+    others = ForeignCpu(shortest_s=_LOOK_S)
+    others.begin((), None)
+    in_use = psutil.cpu_percent(interval=_LOOK_S)
+    taken = others.end().foreign_cpu
+    return in_use if taken is None else 100 * taken
 
 
 def process_identity() -> str:

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+from autotune.adapters import machine
 from autotune.adapters.telemetry import choose
 from autotune.adapters.telemetry.cores import available_cores
+from autotune.adapters.telemetry.disturbance import Disturbance
 from autotune.adapters.telemetry.nvml import Nvml
 from autotune.adapters.telemetry.process_cpu import ProcessCpu
 from autotune.adapters.telemetry.sampling import (
@@ -48,6 +50,9 @@ class FakeSource:
 
     def memory_mb(self):
         return next(self.memory)
+
+    def disturbance(self):
+        return Disturbance()
 
     def close(self):
         self.closed += 1
@@ -100,6 +105,23 @@ def test_stopping_closes_the_source_and_ends_the_thread():
 
 def test_stopping_what_was_not_started_gives_an_empty_window():
     assert SampledTelemetry([FakeSource()]).stop() == TelemetryWindow()
+
+
+class FakeWatch:
+    def begin(self, pids, endpoint):
+        self.pids = pids
+
+    def end(self):
+        return Disturbance(foreign_cpu=0.3, throttled=("hot",), notes={"seen": str(self.pids)})
+
+
+@pytest.mark.parametrize("refuse", ["", "no driver"])
+def test_what_watches_saw_is_in_the_window_whatever_the_source(refuse):
+    telemetry = SampledTelemetry([FakeSource("gpu", refuse=refuse)], watches=[FakeWatch()])
+    telemetry.start([7], ENDPOINT)
+    window = telemetry.stop()
+    assert (window.foreign_cpu, window.throttled) == (0.3, ("hot",))
+    assert window.notes["seen"] == "[7]"
 
 
 def test_each_start_begins_anew():
@@ -175,7 +197,7 @@ def test_the_processor_time_of_a_process_is_its_utilization():
 
 
 def test_children_that_appear_later_are_counted():
-    source = ProcessCpu()
+    source = ProcessCpu(rescan_s=0)
     with process(PARENT) as parent:
         began = time.monotonic()
         source.open([parent.pid], ENDPOINT)
@@ -272,9 +294,22 @@ class FakeNvml:
 
     NVMLError = pynvml.NVMLError
 
-    def __init__(self, *, users=((), ()), rates=(10, 80), init_error=None, rate_error=None):
+    def __init__(
+        self,
+        *,
+        users=((), ()),
+        rates=(10, 80),
+        init_error=None,
+        rate_error=None,
+        reasons=0,
+        reasons_error=None,
+        work_error=None,
+    ):
         self.users, self.rates = users, rates
         self.init_error, self.rate_error = init_error, rate_error
+        self.reasons, self.reasons_error = reasons, reasons_error
+        self.work, self.work_error = [], work_error
+        self.instances = {}
         self.open = 0
 
     def nvmlInit(self):
@@ -292,7 +327,10 @@ class FakeNvml:
         return index
 
     def nvmlDeviceGetComputeRunningProcesses(self, device):
-        return [SimpleNamespace(pid=pid) for pid in self.users[device]]
+        return [
+            SimpleNamespace(pid=pid, gpuInstanceId=self.instances.get(pid))
+            for pid in self.users[device]
+        ]
 
     def nvmlDeviceGetUtilizationRates(self, device):
         if self.rate_error is not None:
@@ -301,6 +339,22 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, device):
         return SimpleNamespace(used=(device + 1) * 1_000_000_000)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, device):
+        if self.reasons_error is not None:
+            raise pynvml.NVMLError(self.reasons_error)
+        return self.reasons
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device):
+        if self.reasons_error == pynvml.NVML_ERROR_NOT_SUPPORTED:
+            raise pynvml.NVMLError(self.reasons_error)
+        return self.reasons
+
+    def nvmlDeviceGetProcessUtilization(self, device, since_us):
+        new = [sample for sample in self.work if sample.timeStamp > since_us]
+        if self.work_error is not None or not new:
+            raise pynvml.NVMLError(self.work_error or pynvml.NVML_ERROR_NOT_FOUND)
+        return new
 
 
 ME, OTHER, HIDDEN = os.getpid(), os.getppid(), 2**22 + 1
@@ -358,6 +412,79 @@ def test_closing_shuts_nvml_down():
     source.open([ME], ENDPOINT)
     source.close()
     assert library.open == 0
+
+
+def looked_at(library: FakeNvml, *, pids=(ME,), looks: int = 1) -> Disturbance:
+    source = Nvml(library=library)
+    source.open(list(pids), ENDPOINT)
+    for _ in range(looks):
+        source.utilization()
+    return source.disturbance()
+
+
+def work(pid: int, percent: int, at_us: int = 5) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, smUtil=percent, timeStamp=at_us)
+
+
+def test_a_device_left_alone_has_no_disturbance():
+    assert looked_at(FakeNvml(users=((), (ME,)))) == Disturbance()
+
+
+HEAT = pynvml.nvmlClocksEventReasonHwThermalSlowdown
+
+
+@pytest.mark.parametrize("error", [None, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND])
+def test_a_device_that_slows_down_for_heat_is_throttled_with_older_drivers_too(error):
+    library = FakeNvml(users=((), (ME,)), reasons=HEAT, reasons_error=error)
+    found = looked_at(library, looks=3)
+    assert found.throttled == ("GPU slowed by its hardware for heat in 3 of 3 readings",)
+
+
+def test_a_power_limit_is_noted_and_no_throttling():
+    reasons = pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonGpuIdle
+    found = looked_at(FakeNvml(users=((), (ME,)), reasons=reasons))
+    assert found.throttled == ()
+    assert found.notes == {"nvml_power_cap": "held to its power limit in 1 of 1 readings"}
+
+
+def test_a_device_that_does_not_tell_why_it_slows_down_says_so():
+    library = FakeNvml(users=((), (ME,)), reasons_error=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert "not told" in looked_at(library).notes["nvml_clocks"]
+
+
+def test_only_other_processes_that_work_on_the_device_are_foreign():
+    library = FakeNvml(users=((), (ME, OTHER)))
+    source = Nvml(library=library)
+    source.open([ME], ENDPOINT)
+    library.work = [work(ME, 90), work(OTHER, 60), work(1, 2)]
+    source.utilization()
+    assert source.disturbance().foreign_gpu == (OTHER,)
+
+
+def test_work_from_before_the_window_is_not_foreign():
+    library = FakeNvml(users=((), (ME, OTHER)))
+    library.work = [work(OTHER, 60)]
+    assert looked_at(library).foreign_gpu == ()
+
+
+def test_children_of_the_server_that_came_later_are_its_own():
+    library = FakeNvml(users=((), (OTHER,)))
+    source = Nvml(library=library)
+    source.open([OTHER], ENDPOINT)
+    library.work = [work(ME, 60)]
+    source.utilization()
+    assert source.disturbance().foreign_gpu == ()
+
+
+def test_where_work_is_not_told_those_on_the_same_part_of_the_device_are_foreign():
+    library = FakeNvml(users=((), (ME, OTHER, 1)), work_error=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    library.instances = {ME: 3, OTHER: 3, 1: 4}
+    assert looked_at(library).foreign_gpu == (OTHER,)
+
+
+def test_processes_hidden_by_a_namespace_are_not_taken_for_foreign():
+    library = FakeNvml(users=((HIDDEN,), ()), work_error=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert looked_at(library).foreign_gpu == ()
 
 
 def test_without_a_gpu_the_processes_are_measured_and_the_notes_say_why():
@@ -444,3 +571,8 @@ def test_a_remote_server_without_metrics_is_unknown():
     window = telemetry.stop()
     assert (window.utilization, window.source) == (None, None)
     assert "no metrics URL" in window.notes["triton_metrics"]
+
+
+# ----------------------------------------------------------------------------------- this machine
+def test_a_machine_is_busy_by_a_share_of_its_processor():
+    assert 0 <= machine.busy_percent() <= 100

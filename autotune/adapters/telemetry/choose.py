@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from autotune.adapters.telemetry.disturbance import Watch
+from autotune.adapters.telemetry.foreign_cpu import ForeignCpu
 from autotune.adapters.telemetry.nvml import Nvml
 from autotune.adapters.telemetry.process_cpu import ProcessCpu
-from autotune.adapters.telemetry.sampling import SampledTelemetry
+from autotune.adapters.telemetry.sampling import SampledTelemetry, Source
+from autotune.adapters.telemetry.throttling import QuotaThrottling, ThermalThrottling
 from autotune.adapters.telemetry.triton_metrics import TritonMetrics
 from autotune.ports import Telemetry
 
@@ -13,8 +16,9 @@ def choose(*, remote: bool, interval_s: float = 0.2) -> Telemetry:
     """Telemetry that degrades openly, at each start anew.
 
     A server on this machine: NVML if it runs on a GPU, else its processes' CPU share. A remote one:
-    the GPU metrics that it reports itself. Else unknown, with the reasons in the notes.
+    the GPU metrics that it reports itself. Else unknown, with the reasons in the notes. What others
+    took of this machine's processor is watched in either case.
     """
-    if remote:
-        return SampledTelemetry([TritonMetrics()], interval_s=interval_s)
-    return SampledTelemetry([Nvml(), ProcessCpu()], interval_s=interval_s)
+    sources: list[Source] = [TritonMetrics()] if remote else [Nvml(), ProcessCpu()]
+    watches: list[Watch] = [ThermalThrottling(), QuotaThrottling(), ForeignCpu()]
+    return SampledTelemetry(sources, watches=watches, interval_s=interval_s)

@@ -5,28 +5,30 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
+from autotune.adapters.telemetry.processes import PROC
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 
-def available_cores(pid: int, *, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
+def available_cores(pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
     """Cores, possibly a fraction. Reads cgroup v2's ``cpu.max`` and v1's ``cpu.cfs_*_us`` of the
     process's group and all groups above it; where they cannot be read, the affinity alone."""
-    cores = float(_affinity(pid))
-    for folder in _groups(pid, proc, cgroups):
+    cores = float(len(affinity(pid)))
+    for folder in cpu_groups(pid, proc=proc, cgroups=cgroups):
         quota = _quota_v2(folder) or _quota_v1(folder)
         cores = min(cores, quota or cores)
     return cores
 
 
-def _affinity(pid: int) -> int:
+def affinity(pid: int) -> set[int]:
+    """The numbers of the cores that a process may run on."""
     try:
-        return len(os.sched_getaffinity(pid))
+        return os.sched_getaffinity(pid)
     except OSError:
-        return os.cpu_count() or 1
+        return set(range(os.cpu_count() or 1))
 
 
-def _groups(pid: int, proc: Path, cgroups: Path) -> list[Path]:
+def cpu_groups(pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Path]:
     """The folders of the process's CPU control groups, innermost first, roots included."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 import psutil
 
 from autotune.adapters.telemetry.cores import available_cores
+from autotune.adapters.telemetry.disturbance import Disturbance
 from autotune.adapters.telemetry.sampling import Unavailable
 from autotune.core.model_interface import Endpoint
 
@@ -15,21 +17,27 @@ from autotune.core.model_interface import Endpoint
 class ProcessCpu:
     """Utilization: processor time of the process trees per wall time and available core.
 
-    Children that appear later are counted from their birth; what a process used between the last
-    reading and its death is lost. Memory: the sum of proportional set sizes (shared pages counted
-    once) where they can be read, else of resident set sizes.
+    Children that appear later are counted from their birth, and looked for every ``rescan_s``: that
+    reads all of ``/proc``, which is most of the cost of a reading. What a process used between the
+    last reading and its death is lost. Memory: the sum of proportional set sizes (shared pages
+    counted once) where they can be read, else of resident set sizes.
     """
 
     name = "process_cpu"
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, rescan_s: float = 1.0
+    ) -> None:
         self._clock = clock
+        self._rescan_s = rescan_s
         self.memory_name = "process_pss"
 
     def open(self, pids: Sequence[int], endpoint: Endpoint) -> dict[str, str]:  # noqa: ARG002
         if not pids:
             raise Unavailable("the server's processes are not on this machine")
         self._pids = tuple(pids)
+        self._members: set[psutil.Process] = set()
+        self._scanned = -math.inf
         self._used: dict[psutil.Process, float] = {}
         self._used = {process: self._cpu_s(process) for process in self._tree()}
         if not self._used:
@@ -54,11 +62,21 @@ class ProcessCpu:
         known = [size for size in sizes if size is not None]
         return sum(known) / 1e6 if known else None
 
+    def disturbance(self) -> Disturbance:
+        return Disturbance()
+
     def close(self) -> None:
         self._used = {}
+        self._members = set()
 
     def _tree(self) -> set[psutil.Process]:
-        """The processes and all their children that live now, each once."""
+        """The processes and all their children, each once, as they were at the last look."""
+        now = self._clock()
+        if now - self._scanned >= self._rescan_s:
+            self._members, self._scanned = self._living(), now
+        return self._members
+
+    def _living(self) -> set[psutil.Process]:
         found: set[psutil.Process] = set()
         for pid in self._pids:
             try:

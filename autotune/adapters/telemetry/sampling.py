@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from autotune.adapters.telemetry.disturbance import Disturbance, Watch, combined
 from autotune.core.measurement import TelemetryWindow
 from autotune.core.model_interface import Endpoint
 
@@ -34,6 +35,9 @@ class Source(Protocol):
     def memory_mb(self) -> float | None:
         """Megabytes (10^6 bytes) in use now; None if unknown."""
 
+    def disturbance(self) -> Disturbance:
+        """What was seen since `open` that may have disturbed what was read."""
+
     def close(self) -> None: ...
 
 
@@ -43,29 +47,33 @@ class SampledTelemetry:
     The utilization of a window is the mean of the readings, each weighted by the time since the
     one before. Memory is read after the start and at the end, and the larger value counts: the
     reading walks page tables, which is not free. Why a source was passed over stands in the notes
-    under its name.
+    under its name. The ``watches`` compare the beginning with the end, whatever the source.
     """
 
     def __init__(
         self,
         sources: Sequence[Source],
         *,
+        watches: Sequence[Watch] = (),
         interval_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
+        self._watches = watches
+        self._running = False
         self._interval_s = interval_s
         self._clock = clock
         self._source: Source | None = None
         self._sampler: threading.Thread | None = None
         self._over = threading.Event()
-        self._notes: dict[str, str] = {}
 
     def start(self, pids: Sequence[int], endpoint: Endpoint) -> None:
         self.stop()
-        self._notes = {}
+        self._running = True
         self._series: list[tuple[float, float | None]] = []
         self._memory_mb: list[float] = []
+        for watch in self._watches:  # before the sources: a GPU's library may take a while to open
+            watch.begin(pids, endpoint)
         self._source = self._first_available(pids, endpoint)
         self._began = self._clock()
         if self._source is not None:
@@ -76,18 +84,23 @@ class SampledTelemetry:
             self._sampler.start()
 
     def stop(self) -> TelemetryWindow:
-        if self._source is None:
-            return TelemetryWindow(notes=self._notes)
-        assert self._sampler is not None
+        if not self._running:
+            return TelemetryWindow()
+        self._running = False
+        found = [watch.end() for watch in self._watches]
         source, self._source = self._source, None
-        self._over.set()
-        self._sampler.join()
-        self._read(source)
-        self._read_memory(source)
-        source.close()
-        return self._window(source)
+        if source is not None:
+            assert self._sampler is not None
+            self._over.set()
+            self._sampler.join()
+            self._read(source)
+            self._read_memory(source)
+            found.append(source.disturbance())
+            source.close()
+        return self._window(source, combined(found))
 
     def _first_available(self, pids: Sequence[int], endpoint: Endpoint) -> Source | None:
+        self._notes: dict[str, str] = {}
         for source in self._sources:
             try:
                 self._notes.update(source.open(pids, endpoint))
@@ -110,15 +123,18 @@ class SampledTelemetry:
         if memory_mb is not None:
             self._memory_mb.append(memory_mb)
 
-    def _window(self, source: Source) -> TelemetryWindow:
+    def _window(self, source: Source | None, found: Disturbance) -> TelemetryWindow:
         utilization = time_weighted_mean(self._series)
         return TelemetryWindow(
             utilization=utilization,
-            source=None if utilization is None else source.name,
+            source=source.name if source is not None and utilization is not None else None,
             memory_mb=max(self._memory_mb, default=None),
-            memory_source=source.memory_name if self._memory_mb else None,
+            memory_source=source.memory_name if source is not None and self._memory_mb else None,
             series=tuple((at, value) for at, value in self._series if value is not None),
-            notes=self._notes,
+            foreign_cpu=found.foreign_cpu,
+            foreign_gpu=found.foreign_gpu,
+            throttled=found.throttled,
+            notes={**self._notes, **found.notes},
         )
 
 

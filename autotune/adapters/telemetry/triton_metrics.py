@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from autotune.adapters.telemetry.disturbance import Disturbance
 from autotune.adapters.telemetry.sampling import Unavailable
 from autotune.core.model_interface import Endpoint
 
@@ -47,6 +48,9 @@ class TritonMetrics:
     def memory_mb(self) -> float | None:
         values = self._gauges(_MEMORY)
         return sum(values) / 1e6 if values else None
+
+    def disturbance(self) -> Disturbance:
+        return Disturbance()
 
     def close(self) -> None:
         self._url = ""
