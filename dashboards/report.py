@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from autotune.core.comparison import Comparison
 from autotune.core.explain import shown
+from autotune.core.intervals import Interval
 from autotune.core.judged import Probe
 from autotune.core.measurement import METRICS
 from autotune.core.plain import finite
@@ -38,15 +38,15 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
     config_text: str | None = None,
     default_config_text: str | None = None,
     warnings: Sequence[str] = (),
-    comparisons: Sequence[Comparison] = (),
 ) -> str:
     """The report as HTML.
 
-    ``decision`` is a `DecisionRecord`'s detail; of it, ``pick``, ``rule``, ``front`` and
-    ``reasons`` are used where they are given, and ``pick`` must be one of ``trials`` or None.
+    ``decision`` is a `DecisionRecord`'s detail; of it, ``pick``, ``rule``, ``front``,
+    ``comparisons`` and ``reasons`` are used where they are given; ``pick`` must be one of
+    ``trials``, or None.
     Verdicts are computed anew from ``sla``. ``config_text`` is the pick's config.pbtxt,
-    ``default_config_text`` the one found in service; ``comparisons`` are those of the finals.
-    Latency over time is shown where the pick's trial was loaded with its samples.
+    ``default_config_text`` the one found in service. Latency over time is shown where the pick's
+    trial was loaded with its samples.
     """
     told = decision or {}
     found = data.entries(trials, sla)
@@ -65,7 +65,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "table": _table(found),
         "cast": cast,
         "counts": _counts(found),
-        "comparisons": [_compared(one) for one in comparisons],
+        "comparisons": [_compared(one) for one in told.get("comparisons", ())],
         "nearby": _nearby(cast, sla),
         "disbelieved": disbelieved(trials),
         "taken": sum(len(trial.measurements) for trial in trials),
@@ -353,15 +353,16 @@ def _counts(found: Sequence[Entry]) -> str:
 
 
 # ------------------------------------------------------------------------- finals, robust choice
-def _compared(one: Comparison) -> dict[str, Any]:
+def _compared(one: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = one["interval"]
     return {
-        "second": one.second,
-        "first": one.first,
-        "metric": label(one.metric),
-        "effect": percent(one.effect),
-        "interval": change_span(one.interval),
-        "pairs": one.pairs,
-        "relation": str(one.relation),
+        "second": one["second"],
+        "first": one["first"],
+        "metric": label(one["metric"]),
+        "effect": percent(one["effect"]),
+        "interval": change_span(Interval(low=low, high=high)),
+        "pairs": one["pairs"],
+        "relation": one["relation"],
     }
 
 

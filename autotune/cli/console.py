@@ -26,6 +26,15 @@ class Console:
         cls.out.print(Text(text), soft_wrap=True)
 
     @classmethod
+    def hanging(cls, text: Text, first: str) -> None:
+        """Print after ``first``; lines that wrap are indented as far."""
+        lines = text.wrap(cls.out, max(cls.out.width - len(first), 20))
+        for i, line in enumerate(lines):
+            line.rstrip()
+            begin = " " * len(first) if i else first
+            cls.out.print(Text.assemble(begin, line), soft_wrap=True)
+
+    @classmethod
     def note(cls, text: str, style: str = "") -> None:
         """A line for people beside the answer."""
         cls.err.print(Text(text, style=style), soft_wrap=not cls.err.is_terminal)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from autotune.bootstrap import StoredStudy
 from autotune.cli.console import Console
-from autotune.cli.tables import print_trials
+from autotune.cli.tables import comparisons_table, nearby_table, print_trials
 from autotune.cli.words import candidate_words, duration
 from autotune.core.decision import Decision
 from autotune.core.study import Study
@@ -50,7 +50,7 @@ def _heading(text: str) -> None:
 
 
 def _bullet(text: str) -> None:
-    Console.out.print(Text(f"- {text}"), soft_wrap=False)
+    Console.hanging(Text(text), "- ")
 
 
 def _beside(answer: Answer) -> list[Path]:
@@ -77,7 +77,19 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
     Console.plain("")
     for reason in decision.reasons:
         _bullet(reason)
+    _print_after_the_search(study, decision)
     return set(numbers)
+
+
+def _print_after_the_search(study: Study, decision: Decision) -> None:
+    """The finals' comparisons, and the pick under other traffic."""
+    if decision.comparisons:
+        _heading("Run in turns, under the same arrivals")
+        Console.out.print(comparisons_table(decision.comparisons))
+    shown = decision.of(decision.pick if decision.pick is not None else decision.nearest_miss)
+    if shown is not None and shown.probes:
+        _heading(f"Trial {shown.number} under other traffic")
+        Console.out.print(nearby_table(shown.probes, study.sla))
 
 
 def _print_warnings(warnings: Sequence[str]) -> None:
@@ -85,7 +97,7 @@ def _print_warnings(warnings: Sequence[str]) -> None:
         return
     _heading("Mind these")
     for warning in warnings:
-        Console.out.print(Text(f"- {warning}", style="yellow"))
+        Console.hanging(Text(warning, style="yellow"), "- ")
 
 
 def _print_disbelieved(trials: Sequence[Trial]) -> None:

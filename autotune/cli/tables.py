@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from autotune.cli.words import candidate_words, number, share
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.decision import Decision
 from autotune.core.intervals import Estimate
-from autotune.core.judged import Judged, judge_trial
+from autotune.core.judged import Judged, Probe, judge_trial
 from autotune.core.measurement import label
 from autotune.core.records import StudyRecord
 from autotune.core.sla import Outcome, Sla, Verdict
@@ -53,9 +52,7 @@ def print_trials(trials: Iterable[Trial], sla: Sla, decision: Decision | None) -
     layout = _Layout.of((*head, "memory"), rows, Console.out.width)
     Console.out.print(layout.header(), soft_wrap=True)
     for row in rows:
-        style = "bold" if row.picked else ""
-        for line in layout.lines(row):
-            Console.out.print(line, style=style, soft_wrap=isinstance(line, Text))
+        layout.print(row)
 
 
 def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
@@ -112,16 +109,17 @@ class _Layout:
     def header(self) -> Text:
         return Text(f"{self._line(self.head, 'configuration')}{GAP}verdict", style="dim")
 
-    def lines(self, row: _Row) -> Iterable[Text | Padding]:
-        indent = self.widths[0] + len(GAP)
+    def print(self, row: _Row) -> None:
+        below = " " * (self.widths[0] + len(GAP))
         if row.verdict is None:
-            yield Text(f"{row.mark:>{self.widths[0]}}{GAP}{row.configuration}")
-            yield Padding(Text(row.state, style="red"), (0, 0, 0, indent))
+            Console.plain(f"{row.mark:>{self.widths[0]}}{GAP}{row.configuration}")
+            Console.hanging(Text(row.state, style="red"), below)
             return
-        yield Text.assemble(self._line(row.cells, row.configuration), GAP, row.verdict)
+        style = "bold" if row.picked else ""
+        line = Text.assemble(self._line(row.cells, row.configuration), GAP, row.verdict)
+        Console.out.print(line, style=style, soft_wrap=True)
         if self.beside is None:
-            style = "" if row.picked else "dim"
-            yield Padding(Text(row.configuration, style=style), (0, 0, 0, indent))
+            Console.hanging(Text(row.configuration, style=style or "dim"), below)
 
     def _line(self, cells: Sequence[str], configuration: str) -> str:
         if self.beside is None:
@@ -164,10 +162,35 @@ def _margin(verdict: Verdict) -> str:
     return f", {over:.3g}× limit" if over > 2 else f" by {-tightest.margin:.0%}"
 
 
-# --------------------------------------------------------------------------------- comparisons
+# ------------------------------------------------------------------------------ after the search
+def _plain_table() -> Table:
+    return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+
+
+def nearby_table(probes: Iterable[Probe], sla: Sla) -> Table:
+    """A row per rate and burstiness that a trial was probed at, with the tightest latency."""
+    table = _plain_table()
+    table.add_column("rate", justify="right", no_wrap=True)
+    table.add_column("arrivals", no_wrap=True)
+    table.add_column(sla.tightest_metric.replace("_ms", " ms"), justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for probe in probes:
+        traffic, verdict = probe.traffic, probe.verdict
+        finding = next(f for f in verdict.findings if f.metric == sla.tightest_metric)
+        table.add_row(
+            number(traffic.qps, unit="/s"),
+            traffic.arrival if traffic.cv is None else f"{traffic.arrival}, cv {traffic.cv:g}",
+            number(finding.value),
+            "" if finding.interval is None else f"({span(finding.interval)})",
+            Text(f"{verdict.outcome}{_margin(verdict)}", style=VERDICT_STYLES[verdict.outcome]),
+        )
+    return table
+
+
 def comparisons_table(comparisons: Iterable[Comparison]) -> Table:
     """A row per comparison: the second trial against the first."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = _plain_table()
     table.add_column("trial", justify="right")
     table.add_column("against", justify="right")
     table.add_column("metric", no_wrap=True)
