@@ -134,20 +134,20 @@ def _settling(study: StudySection) -> Iterator[Problem]:
 def _samples(study: StudySection) -> Iterator[Problem]:
     """A window goes on for as long as its verdict is undecided, so the longest one counts."""
     offered_qps = study.workload.target_qps * study.workload.headroom
-    cases = [(("workload", "measure_max_s"), longest_s(study.workload), offered_qps, "")]
+    slower = 1 - study.robust.qps if study.robust is not None else 1.0
+    words = f" × {slower:g} (robust.qps)" if slower < 1 else ""
+    cases = [
+        (("workload", "measure_max_s"), longest_s(study.workload), offered_qps * slower, words)
+    ]
     if study.finals.candidates and study.finals.measure_s is not None:
         cases.append((("finals", "measure_s"), study.finals.measure_s, offered_qps, ""))
-    if study.robust is not None:
-        slowest_qps = offered_qps * (1 - study.robust.qps)
-        words = f" × {1 - study.robust.qps:g} (robust.qps)"
-        cases.append((cases[0][0], cases[0][1], slowest_qps, words))
-    for (place, window_s, qps, words), percentile in product(cases, limits(study)):
+    for (place, window_s, qps, rate_words), percentile in product(cases, limits(study)):
         needed = enough_samples(percentile)
         if qps * window_s < needed:
             yield Problem(
                 place=place,
                 rule=f"{LATENCIES[percentile]} needs {needed} requests in a window; target_qps ×"
-                f" headroom{words} gives {qps * window_s:.0f} in {window_s:g} s",
+                f" headroom{rate_words} gives {qps * window_s:.0f} in {window_s:g} s",
                 next_step=_longer(place, needed / qps),
             )
 

@@ -168,7 +168,7 @@ def _pattern_words(error: ErrorDetails) -> str:
 
 
 def _hint(place: Place, value: object) -> str:
-    if place[0] == "trust" or place[:2] == ("robust", "qps"):
+    if place[:1] == ("trust",) or place[:2] == ("robust", "qps"):
         if isinstance(value, int | float) and 1 < value <= 100:
             return f"give a share: {value:g}% or {value / 100:g}"
         return ""

@@ -245,6 +245,13 @@ def test_the_percentile_needs_its_requests_within_the_longest_window_only(tmp_pa
     assert "p95_ms needs 200 requests" in refusal(tmp_path, fixed)
 
 
+def test_too_few_requests_are_named_once_at_the_slowest_rate(tmp_path: Path) -> None:
+    text = refusal(tmp_path, GOOD.replace("60", "4") + "robust: {qps: 50%}\n")
+    assert text.count("p95_ms needs 200 requests") == 1
+    assert "target_qps × headroom × 0.5 (robust.qps) gives 86 in 36 s" in text
+    assert "set workload.measure_max_s to 92 or more" in text
+
+
 def test_a_budget_need_not_hold_the_longest_warm_up(tmp_path: Path) -> None:
     minutes = studied(tmp_path, GOOD + "budget: {minutes: 0.25}\n").budget.minutes
     assert minutes * 60 == 15
