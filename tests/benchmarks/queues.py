@@ -7,18 +7,19 @@ behind a real queue do.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.core.measurement import LoadResult
-from autotune.core.workload import Arrival, ArrivalKind
-from loadgen.arrivals import schedule, schedule_at_rate
 from loadgen.results import Code, RawRun, summarise
 
 FIXED_MS, EACH_MS = 5.0, 2.5
 """The dynamic batcher's service time for a batch of n is in proportion to FIXED_MS + EACH_MS·n."""
+
+_DRAWS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +42,13 @@ class Queue:
         (n,) each. ``exact``: the window is offered ``qps`` within 1%, as the load generator does.
         Another ``noise`` draws other service times for the same arrivals.
         """
-        arrival = Arrival(kind=ArrivalKind.GAMMA, cv=self.arrival_cv)
         closes = warmup_s + measure_s
-        if exact:
-            arrivals = schedule_at_rate(
-                arrival, qps=self.qps, seed=seed, duration_s=closes, window_s=(warmup_s, closes)
-            )
-        else:
-            arrivals = schedule(arrival, qps=self.qps, seed=seed, duration_s=closes)
+        arrivals = self._arrivals(np.random.default_rng(seed), closes)
+        for draw in range(1, _DRAWS if exact else 0):
+            inside = np.count_nonzero(arrivals >= warmup_s)
+            if abs(inside - self.qps * measure_s) <= max(1.0, 0.01 * self.qps * measure_s):
+                break
+            arrivals = self._arrivals(np.random.default_rng([seed, draw]), closes)
         done = self._served(arrivals, np.random.default_rng([seed, 1 + noise]))
         inside = arrivals >= warmup_s
         return arrivals[inside] - warmup_s, done[inside] - warmup_s
@@ -65,6 +65,13 @@ class Queue:
             seed=seed, warmup_s=1000 / self.qps, measure_s=requests / self.qps, exact=False
         )
         return [float(v) for v in np.percentile((done - scheduled) * 1e3, percentiles)]
+
+    def _arrivals(self, rng: np.random.Generator, closes: float) -> NDArray[np.float64]:
+        shape = 1 / self.arrival_cv**2
+        count = self.qps * closes
+        more = math.ceil(count + 10 * self.arrival_cv * math.sqrt(count) + 10)
+        times = np.cumsum(rng.gamma(shape, 1 / (shape * self.qps), more))
+        return times[times < closes]
 
     def _served(
         self, arrivals: NDArray[np.float64], rng: np.random.Generator
