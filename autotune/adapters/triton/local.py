@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.adapters.triton import statistics
+from autotune.adapters.triton import leftovers, statistics
 from autotune.adapters.triton.config import instance_count, override_json, with_candidate
 from autotune.adapters.triton.control import (
     CALL_TIMEOUT_S,
@@ -117,7 +117,11 @@ class LocalServer:
         return self._asked(Control.interface)
 
     def mark(self) -> StatisticsMark:
-        return self._asked(Control.statistics)
+        """ServerFailed also where an instance has died: the server stays, and goes on without."""
+        mark = self._asked(Control.statistics)
+        if leftovers.dead(self.pids):
+            raise ServerFailed("an instance of the model died", next_step=self._shown_log())
+        return mark
 
     def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
         assert isinstance(start, statistics.Mark)
@@ -140,10 +144,10 @@ class LocalServer:
     def _ensure(self, candidate: Candidate) -> bool:
         """Have a server with the candidate's flags; whether it had to be started."""
         flags = self._flags_of(candidate)
-        alive = self.alive()
-        if flags == self._flags and alive:
+        usable = self.alive() and not self._holds_leftovers()
+        if flags == self._flags and usable:
             return False
-        if not alive:
+        if not usable:
             self._end(lambda child: child.kill())
         try:
             self._restart(flags)
@@ -154,6 +158,11 @@ class LocalServer:
                 ) from error
             raise
         return True
+
+    def _holds_leftovers(self) -> bool:
+        """Whether an earlier candidate's dead or hung instance, or its backlog, is still there: it
+        would be measured with the next one."""
+        return bool(leftovers.dead(self.pids)) or leftovers.unfinished(self.endpoint)
 
     def _flags_of(self, candidate: Candidate) -> dict[str, str]:
         """The study's own flags, and in place of those that the space sweeps the candidate's; one
