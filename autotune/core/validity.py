@@ -102,8 +102,7 @@ def _requests(load: LoadResult) -> Iterator[str]:
 def _lost(load: LoadResult) -> float:
     """Requests missing from the answers of the window that neither an error that the server
     answered nor an answer after the window accounts for."""
-    unanswered = sum(load.errors.get(kind, 0) for kind in UNANSWERED)
-    return min(_missing(load), unanswered - EDGE_REQUESTS)
+    return min(_missing(load), sum(load.errors.get(kind, 0) for kind in UNANSWERED))
 
 
 def _missing(load: LoadResult) -> float:
