@@ -10,6 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
@@ -31,8 +32,12 @@ from autotune.core.measurement import (
 )
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.sla import Sla
+from autotune.core.study import ModelSource, Objective, Robust, Study
 from autotune.core.trial import Trial, TrialState
+from autotune.core.workload import Workload
+from search_spaces import library
 from search_spaces.candidate import Candidate
+from search_spaces.space import parse_space
 
 _ENDS = {1: Ended.FELL_BEHIND, 2: Ended.DECIDED}
 """Why the window of a trial with so many instances ends."""
@@ -316,6 +321,19 @@ def comparisons(pick: int = 5, rival: int = 7) -> list[Comparison]:
             taken_at=STARTED_AT + 260,
         ),
     ]
+
+
+def a_study() -> Study:
+    """What `a_finished_study` was run for."""
+    return Study(
+        name="ocr",
+        model=ModelSource(name="ocr", onnx=Path("ocr.onnx")),
+        workload=Workload(target_qps=80.0, headroom=1.0),
+        sla=SLA,
+        space=parse_space(library.load("batching"), "batching"),
+        objectives=(Objective.of("saturation_qps"), Objective.of("p95_ms")),
+        robust=Robust(qps=0.2, cv=(1.0, 1.5)),
+    )
 
 
 def a_record(trials: Sequence[Trial] = (), name: str = "ocr") -> StudyRecord:

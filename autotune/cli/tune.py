@@ -30,7 +30,7 @@ def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) 
     ):
         for warning in session.warnings:
             Console.note(f"note: {warning}", style="yellow")
-        answer = _run(session)
+        answer = resumable(session)
         # Before the session is left: what was found is not lost if clearing up fails.
         if as_json:
             Console.document(answer_json(answer))
@@ -39,7 +39,7 @@ def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) 
     return ExitCode.MEETS if answer.exported_to is not None else ExitCode.NO_CANDIDATE
 
 
-def _run(session: StudySession) -> Answer:
+def resumable(session: StudySession) -> Answer:
     """Only from here on is there a stored study that an interrupted run can go on with."""
     try:
         return session.run()

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import pytest
 
+from autotune.bootstrap import StudySession
 from autotune.cli import cli
 from autotune.cli.signals import interruptible
+from autotune.cli.tune import resumable
 from autotune.core.errors import Interrupted
 
 CONTEXT = click.Context(cli, info_name="autotune")
@@ -71,6 +74,9 @@ def test_every_option_has_a_help_text(name: str) -> None:
         (["show", "nothing"], "autotune.db"),
         (["studies"], "autotune.db"),
         (["nonsense"], "No such command"),
+        (["compare", "x", "1"], "2 values"),
+        (["compare", "x", "1", "two"], "not a valid integer"),
+        (["compare", "x", "1", "2"], "autotune.db"),
         (["export", "x"], "Missing option '--out'"),
     ],
 )
@@ -121,3 +127,20 @@ def test_an_interruption_passes_through_whatever_catches_exceptions() -> None:
 
     with interruptible(), pytest.raises(Interrupted, match="SIGTERM"):
         careless()
+
+
+def test_an_interruption_before_there_is_a_stored_study_promises_no_resume() -> None:
+    with interruptible(), pytest.raises(Interrupted) as stopped:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert "--resume" not in str(stopped.value)
+
+
+def test_an_interruption_of_a_running_study_says_how_it_goes_on() -> None:
+    class Running(StudySession):
+        def run(self) -> NoReturn:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError
+
+    with interruptible(), pytest.raises(Interrupted, match="SIGTERM") as stopped:
+        resumable(Running(runner=None, warnings=()))  # type: ignore[arg-type]
+    assert "--resume goes on" in str(stopped.value)

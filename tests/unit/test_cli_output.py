@@ -1,0 +1,289 @@
+"""What people and programs are shown of a study: tables, sentences, progress, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import rich.console
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.bootstrap import StoredStudy
+from autotune.cli.as_json import answer_json, stored_json
+from autotune.cli.console import Console
+from autotune.cli.progress import listener
+from autotune.cli.render import print_answer, print_stored
+from autotune.cli.tables import print_trials
+from autotune.cli.words import trial_words
+from autotune.core.decision import Decision, decide
+from autotune.core.intervals import Interval
+from autotune.core.sla import Sla
+from autotune.core.trial import Trial, TrialState
+from autotune.core.wording import disbelieved, span
+from autotune.ports import Progress
+from autotune.tuner.answer import Answer
+from search_spaces.candidate import Candidate
+from tests.realistic import (
+    SLA,
+    a_candidate,
+    a_finished_study,
+    a_measurement,
+    a_record,
+    a_study,
+    comparisons,
+)
+
+
+@pytest.fixture(scope="module")
+def trials() -> list[Trial]:
+    return a_finished_study()
+
+
+@pytest.fixture(scope="module")
+def decision(trials: list[Trial]) -> Decision:
+    study = a_study()
+    return decide(
+        trials,
+        study.sla,
+        study.objectives,
+        study.pick,
+        workload=study.workload,
+        comparisons=comparisons(),
+        robust=study.robust,
+    )
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
+    """Standard output and error of a given width, to be read."""
+
+    def of(width: int) -> io.StringIO:
+        text = io.StringIO()
+        console = rich.console.Console(file=text, width=width, highlight=False)
+        monkeypatch.setattr(Console, "out", console)
+        monkeypatch.setattr(Console, "err", console)
+        return text
+
+    return of
+
+
+def _stored(trials: list[Trial], decision: Decision) -> StoredStudy:
+    record = replace(a_record(trials), environment={"warnings": ["a delay overshoots"]})
+    return StoredStudy(
+        study=a_study(), record=record, trials=trials, decision=decision, exported_to="deploy"
+    )
+
+
+def _answer(trials: list[Trial], decision: Decision) -> Answer:
+    return Answer(
+        study=a_study(),
+        record=a_record(trials),
+        trials=trials,
+        decision=decision,
+        exported_to=Path("deploy"),
+        stopped_because="the budget is used up",
+        wall_s=240.0,
+        load_s=180.0,
+        warnings=("a delay overshoots", "the machine changed"),
+    )
+
+
+# ------------------------------------------------------------------------------------ the tables
+def _lines(text: io.StringIO) -> list[str]:
+    return text.getvalue().splitlines()
+
+
+def test_at_80_columns_a_measured_trial_has_a_line_of_numbers_and_one_of_its_configuration(
+    trials: list[Trial], decision: Decision, printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(80)
+    print_trials(trials[:13], SLA, decision)
+    _, *rows = _lines(text)
+    assert len(rows) == 26
+    assert max(map(len, rows)) <= 80
+    assert rows[10].split()[:4] == ["★", "5", "41.0", "(32–53)"]
+    assert rows[11].strip() == "batch 4 · no delay · instances 2"
+
+
+def test_at_120_columns_a_measured_trial_takes_one_line(
+    trials: list[Trial], decision: Decision, printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(120)
+    print_trials(trials[:13], SLA, decision)
+    _, *rows = _lines(text)
+    assert len(rows) == 13
+    assert max(map(len, rows)) <= 120
+    assert "batch 4 · no delay · instances 2" in rows[5]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_columns_stand_below_each_other(
+    trials: list[Trial],
+    decision: Decision,
+    printed: Callable[[int], io.StringIO],
+    width: int,
+) -> None:
+    text = printed(width)
+    print_trials(trials[:13], SLA, decision)
+    head, *rows = _lines(text)
+    numbers = [row for row in rows if "%" in row]
+    assert len(numbers) == 13
+    assert {row.index(" MB") for row in numbers} == {head.index("memory") + 3}
+    assert all(row[head.index("verdict") - 1] == " " for row in numbers)
+    assert all(row[head.index("verdict")] in "mu" for row in numbers)
+
+
+def test_a_verdict_says_whether_it_is_undecided_and_what_it_is_missed_by(
+    trials: list[Trial], decision: Decision, printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(120)
+    print_trials(trials, SLA, decision)
+    rows = _lines(text)[1:]
+    assert rows[0].endswith("misses, falls behind")
+    assert rows[3].endswith("meets, 59% to spare")
+    assert rows[11].endswith("undecided")
+
+
+def test_a_trial_that_was_not_measured_says_why_in_lines_that_hang(
+    printed: Callable[[int], io.StringIO],
+) -> None:
+    text = printed(80)
+    failed = Trial(
+        number=0, candidate=Candidate({}), state=TrialState.FAILED, reason="no memory; " * 20
+    )
+    print_trials([failed], SLA, None)
+    _, first, *reason = _lines(text)
+    assert first.split() == ["0", "(now)"]
+    assert len(reason) > 2
+    assert all(line.startswith(" " * 7) and len(line) <= 80 for line in reason)
+
+
+def test_a_long_configuration_wraps_below_its_numbers(
+    printed: Callable[[int], io.StringIO],
+) -> None:
+    text = printed(80)
+    many = {f"parameters.setting_{i}": i for i in range(12)}
+    candidate = Candidate({"max_batch_size": 4, "instances": 2, **many})
+    trial = Trial(
+        number=3,
+        candidate=candidate,
+        state=TrialState.OK,
+        measurements=(a_measurement(a_candidate(4, 2)),),
+    )
+    print_trials([trial], SLA, None)
+    _, _, *names = _lines(text)
+    assert all(line.startswith(" " * 7) and len(line) <= 80 for line in names)
+    assert "setting_9 9" in names[-1]
+
+
+# ------------------------------------------------------------------------------------- sentences
+def test_a_trials_line_gives_its_interval_and_why_its_window_ended(trials: list[Trial]) -> None:
+    words = trial_words(trials[5], SLA)
+    assert words.startswith("p95 40.8 ms (")
+    assert words.endswith("saturates at 163.4/s; after 12.0 s: clear")
+    assert trial_words(trials[0], SLA).endswith("after 4.2 s: fell behind")
+    assert "it falls behind; saturates" in trial_words(trials[4], SLA)
+
+
+def test_a_trials_line_says_when_it_is_undecided(trials: list[Trial]) -> None:
+    assert trial_words(trials[11], SLA).startswith("undecided: p95 55.0 ms")
+
+
+def test_a_trials_line_says_how_often_it_was_taken(trials: list[Trial]) -> None:
+    assert trial_words(trials[3], SLA).endswith("; taken 2 times")
+
+
+@given(st.floats(0.5, 5000), st.floats(0.03, 5000))
+def test_an_interval_is_told_with_enough_digits_to_tell_its_ends_apart(
+    low: float, width: float
+) -> None:
+    one, other = span(Interval(low=low, high=low + width)).split("–")
+    assert float(one) < float(other)
+    assert abs(float(one) - low) <= width / 4 + 1e-9
+
+
+def test_what_was_not_believed_is_told_once_per_reason_with_whom_it_struck() -> None:
+    lag = a_measurement(a_candidate(1, 1), invalid_because=("lag",))
+    other = replace(lag, invalid_because=("steal",))
+    trial = Trial(
+        number=2, candidate=a_candidate(1, 1), state=TrialState.OK, measurements=(lag, lag, other)
+    )
+    told = [(one.reason, one.struck, one.count) for one in disbelieved([trial])]
+    assert told == [("lag", ("trial 2 (2 times)",), 2), ("steal", ("trial 2",), 1)]
+
+
+# -------------------------------------------------------------------------------------- progress
+def test_progress_says_what_a_trial_came_to(
+    trials: list[Trial], printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(200)
+    step = Progress(
+        stage="trial", text="", trial=6, of=30, candidate=trials[5].candidate, finished=trials[5]
+    )
+    with listener(SLA, quiet=False) as listen:
+        listen(step)
+    line = text.getvalue()
+    assert line.startswith("measure  6/30 trial 5: batch 4 · no delay · instances 2: p95 40.8 ms")
+    assert "after 12.0 s: clear" in line.replace("\n", " ")
+
+
+# ------------------------------------------------------------------------------- whole documents
+def test_show_tells_the_comparisons_other_traffic_and_what_was_not_believed(
+    trials: list[Trial], decision: Decision, printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(80)
+    print_stored(_stored(trials, decision))
+    said = " ".join(text.getvalue().split())
+    for words in (
+        "5 7 p95 −4.2% −9.3% to +1.2% 2 tie",
+        "5 7 saturation +3.1% +1.1% to +4.9% 2 better",
+        "Trial 5 under other traffic",
+        "64.0/s gamma, cv 1.5",
+        "a delay overshoots",
+        "Not believed: 3 of 34 measurements",
+        "trial 7, final: 23% of this machine's processor",
+        "Exported to deploy",
+    ):
+        assert words in said
+    assert max(map(len, text.getvalue().splitlines())) <= 80
+
+
+def test_an_answer_repeats_no_warning_that_was_noted_before(
+    trials: list[Trial], decision: Decision, printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(120)
+    print_answer(_answer(trials, decision), noted=["a delay overshoots"])
+    assert "- the machine changed" in text.getvalue()
+    assert "a delay overshoots" not in text.getvalue()
+
+
+def test_json_has_intervals_windows_and_disturbances_of_every_measurement(
+    trials: list[Trial], decision: Decision
+) -> None:
+    document = json.loads(json.dumps(answer_json(_answer(trials, decision)), allow_nan=False))
+    first, *_ = document["trials"][0]["measurements"]
+    assert first["ended"] == "fell_behind"
+    assert first["window_s"] == 4.2
+    assert first["warmup_s"] == 2.4
+    assert first["foreign_cpu"] == 0.02
+    low, high = first["intervals"]["p95_ms"]
+    assert low < first["metrics"]["p95_ms"] < high
+    assert first["traffic"]["qps"] == 80.0
+    again = document["trials"][3]["measurements"][0]
+    assert again["valid"] is False
+    assert again["verdict"] is None
+    assert len(document["decision"]["comparisons"]) == 2
+
+
+def test_stored_json_can_be_said_in_json_where_nothing_meets(trials: list[Trial]) -> None:
+    strict = Sla(latency_ms={95.0: 1.0})
+    study = replace(a_study(), sla=strict)
+    decision = decide(trials, strict, study.objectives, study.pick, workload=study.workload)
+    stored = replace(_stored(trials, decision), study=study)
+    document = json.loads(json.dumps(stored_json(stored), allow_nan=False))
+    assert document["decision"]["pick"] is None
