@@ -103,13 +103,13 @@ class Measurer:
         )
         instruments = _Instruments(server, self.telemetry, rule)
         result = self._run(server, instruments, phase)
-        random = work.arrival.kind in (ArrivalKind.CONSTANT, ArrivalKind.POISSON)
+        exact = phase.arrival.kind in (ArrivalKind.CONSTANT, ArrivalKind.POISSON)
         invalid = why_invalid(
             result,
             sla,
             telemetry=instruments.telemetry_window,
             trust=self.study.trust,
-            asked_qps=phase.traffic.qps if random else None,
+            asked_qps=phase.traffic.qps if exact else None,
         )
         burst = None
         if phase.burst and not invalid:
