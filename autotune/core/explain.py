@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 
-from autotune.core.judged import Judged
-from autotune.core.measurement import METRICS, label
-from autotune.core.sla import Finding, Outcome
+from autotune.core.contrast import TELLING, Contrast
+from autotune.core.judged import MEMORY_BUCKET, Judged, Probe, objection
+from autotune.core.measurement import METRICS, Ended, label
+from autotune.core.ranking import Choice
+from autotune.core.savings import Savings
+from autotune.core.sla import Finding, Outcome, Verdict
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 
-TELLING = 0.02
-"""A difference of less than this share is not worth a sentence."""
 UNSTEADY = 1.3
 """By what factor two measurements of one configuration may differ before it is spoken of."""
 TEMPTING = 0.05
 """By how much a trial that misses the SLA must be better than the pick to be spoken of."""
+_ENDED = {
+    Ended.DECIDED: "decided early",
+    Ended.HOPELESS: "given up as hopeless",
+    Ended.FELL_BEHIND: "given up as falling behind",
+    Ended.MAXIMUM: "at their full length",
+}
 
 
 def shown(metric: str, value: float | None) -> str:
@@ -33,13 +41,42 @@ def shown(metric: str, value: float | None) -> str:
 
 
 def picked(pick: Judged, rule: str, workload: Workload | None) -> str:
-    limits = (f for f in pick.verdict.findings if f.metric not in {"error_rate", "achieved"})
-    kept = "; ".join(finding.reason for finding in limits)
+    kept = "; ".join(finding.reason for finding in _latencies(pick.verdict))
     rate = f"{pick.measurement.load.offered_qps:.1f} requests/s"
     if workload is not None:
         planned = f"{workload.headroom:g} × {workload.target_qps:g}"
         rate = f"{workload.offered_qps:g} requests/s ({planned})"
     return f"trial {pick.number} is picked ({rule}): {kept} at {rate}"
+
+
+def tie(choice: Choice, other: Judged, contrasts: Sequence[Contrast]) -> str:
+    """Why, of the ties, the pick is the pick; ``contrasts`` are of ``other`` against it."""
+    tied = "; ".join(_tied(contrast) for contrast in contrasts if contrast.tie)
+    rest = [t.number for t in choice.ties if t is not choice.pick and t is not other]
+    pair = " and ".join(str(number) for number in sorted((choice.pick.number, other.number)))
+    more = f", as {'are' if len(rest) > 1 else 'is'} {_some(rest)}" if rest else ""
+    return f"trials {pair} are a tie{f' ({tied})' if tied else ''}{more}: {_cheaper(choice, other)}"
+
+
+def _tied(contrast: Contrast) -> str:
+    text = f"{label(contrast.metric)} differs by {abs(contrast.effect):.1%}"
+    if contrast.interval is None:
+        return f"{text}, their 95% intervals overlap"
+    return f"{text}, 95% interval {_effects(contrast)}"
+
+
+def _cheaper(choice: Choice, other: Judged) -> str:
+    pick = choice.pick
+    for metric in ("instances", "memory_mb"):
+        ours, theirs = pick.metric(metric), other.metric(metric)
+        if ours is not None and theirs is not None and ours < theirs:
+            less = f"{shown(metric, ours)} instead of {shown(metric, theirs)}"
+            cheaper = f"the cheaper is picked, trial {pick.number}, with {label(metric)} {less}"
+            if metric == "instances" or theirs > ours * MEMORY_BUCKET:
+                return cheaper
+    if pick.number == 0:
+        return "trial 0 is picked, which is what runs now: to change nothing is cheapest"
+    return f"they cost the same, and trial {pick.number}, the first of them, is picked"
 
 
 def confirmed(pick: Judged) -> list[str]:
@@ -48,6 +85,8 @@ def confirmed(pick: Judged) -> list[str]:
     once = pick.verdict.findings[0]
     again = pick.confirmation.findings[0]
     text = f"confirmed from its exported files: {again.reason}"
+    if doubts := _doubts(pick.confirmation):
+        text = f"not contradicted by its exported files, though not sure by them alone: {doubts}"
     if once.value and again.value and not 1 / UNSTEADY <= again.value / once.value <= UNSTEADY:
         text += (
             f"; the two differ by more than {UNSTEADY - 1:.0%}, so this machine or its other work"
@@ -56,56 +95,120 @@ def confirmed(pick: Judged) -> list[str]:
     return [text]
 
 
+def robust(pick: Judged, *, asked: bool) -> list[str]:
+    """Over which rates and burstiness the pick holds the SLA, and where by the least."""
+    if not pick.probes:
+        text = "not shown to be robust: it has not been measured at other rates and burstiness"
+        return [text] if asked else []
+    rates = [probe.traffic.qps for probe in pick.probes]
+    bursts = [probe.traffic.cv for probe in pick.probes if probe.traffic.cv is not None]
+    limits = _latencies(pick.verdict)
+    held = f"{limits[0].limit:g} ms" if len(limits) == 1 else "the SLA"
+    text = f"holds {held} {_range(rates, 'from')} requests/s"
+    text += f" at cv {_range(bursts)}" if bursts else ""
+    least = min(pick.probes, key=_least_margin)
+    text += f"; least margin {_least_margin(least):.0%} {_where(least)}"
+    unsure = [f"not sure {_where(p)}: {d}" for p in pick.probes if (d := _doubts(p.verdict))]
+    return ["; ".join([text, *unsure])]
+
+
+def _least_margin(probe: Probe) -> float:
+    tightest = probe.verdict.tightest
+    return math.inf if tightest is None or tightest.margin is None else tightest.margin
+
+
+def _where(probe: Probe) -> str:
+    cv = probe.traffic.cv
+    return f"at {probe.traffic.qps:.3g}/s" + ("" if cv is None else f", cv {cv:g}")
+
+
+def _range(values: Sequence[float], before: str = "") -> str:
+    low, high = min(values), max(values)
+    if low == high:
+        return f"{'at ' if before else ''}{low:.3g}"
+    return f"{before} {low:.3g} to {high:.3g}".strip()
+
+
+def compared(other: Judged, contrast: Contrast) -> str:
+    """Another trial against the pick, from runs of the two in turns."""
+    change = (
+        f"{label(contrast.metric)} {_signed(contrast.effect)}, 95% interval {_effects(contrast)},"
+        f" {contrast.pairs} {'pair' if contrast.pairs == 1 else 'pairs'} of runs"
+    )
+    if contrast.tie:
+        return f"trial {other.number}, run in turns with the pick, is a tie ({change})"
+    size, more = f"{abs(contrast.effect):.0%}", contrast.effect > 0
+    if METRICS[contrast.metric].unit == "ms":
+        differs = f"is {size} {'slower' if more else 'faster'}"
+    else:
+        differs = f"has {size} {'more' if more else 'less'} {label(contrast.metric)}"
+    return f"trial {other.number}, run in turns with the pick, {differs} ({change})"
+
+
 def no_baseline(trial: Trial) -> str:
     why = trial.reason.splitlines()[0] if trial.reason else str(trial.state)
     return f"the configuration in service was not measured, so no gain is told: {why}"
 
 
-def separates(pick: Judged, other: Judged, metrics: Iterable[str]) -> str:
-    """What another trial that meets the SLA has over the pick, and the pick over it."""
-    ahead, behind = _differences(pick, other, metrics)
-    if not ahead and not behind:
-        return f"trial {other.number} meets the SLA too and differs by less than {TELLING:.0%}"
+def separates(other: Judged, contrasts: Sequence[Contrast]) -> str:
+    """What another trial that meets the SLA has over the pick, and the pick over it: only what is
+    more than noise. ``contrasts`` are of the other against the pick."""
+    telling = [contrast for contrast in contrasts if contrast.telling]
+    ahead = [_difference(contrast) for contrast in telling if contrast.advantage > 0]
+    behind = [_difference(contrast) for contrast in telling if contrast.advantage < 0]
+    if not telling:
+        noise = any(abs(contrast.effect) >= TELLING for contrast in contrasts)
+        how = (
+            "no difference is beyond the noise" if noise else f"differs by less than {TELLING:.0%}"
+        )
+        return f"trial {other.number} meets the SLA too and {how}"
     if not ahead:
         return f"trial {other.number} meets the SLA too but has {_and(behind)}"
     text = f"trial {other.number} has {_and(ahead)}"
     return f"{text}, but {_and(behind)}" if behind else f"{text}; it is no dearer otherwise"
 
 
-def tempts(pick: Judged, other: Judged, metric: str) -> str:
+def tempts(other: Judged, contrast: Contrast) -> str:
     """Why a trial that is better in one metric is not the pick: it does not meet the SLA."""
-    return f"trial {other.number} has {_difference(metric, pick, other)} but {_why_not(other)}"
+    return f"trial {other.number} has {_difference(contrast)} but {_why_not(other)}"
 
 
 def near_miss(nearest: Judged, rule: str) -> list[str]:
     """How far the trial that comes nearest is from the SLA, and at which of its terms."""
-    broken = [f for f in _failing(nearest) if f.outcome is Outcome.MISSES]
-    if not broken:
+    if nearest.outcome is Outcome.UNDECIDED:
+        unsure = [(where, f) for where, f in _failing(nearest) if f.outcome is Outcome.UNDECIDED]
+        why = "; ".join(f"{where}{finding.reason}" for where, finding in unsure)
+        # Fewer requests make no percentile surer: only what straddles a limit clears it so.
+        other = any(finding.interval is not None for _, finding in unsure)
         return [
-            f"no candidate is known to meet the SLA, so none is {rule}; trial {nearest.number}"
-            f" broke no limit, but {_why_not(nearest)}"
+            f"no candidate is known to meet the SLA, so none is {rule}; trial {nearest.number} is"
+            f" undecided: {why}{', or lower the rate' if other else ''}"
         ]
-    worst = min(broken, key=lambda finding: finding.margin or 0.0)
+    broken = [(where, f) for where, f in _failing(nearest) if f.outcome is Outcome.MISSES]
+    worst = min(broken, key=lambda found: found[1].margin or 0.0)
+    others = [found for found in broken if found is not worst]
+    why = "; ".join(f"{where}{finding.reason}" for where, finding in [worst, *others])
     achieved = nearest.measurement.load
-    text = f"no candidate meets the SLA; trial {nearest.number} comes nearest: {worst.reason}"
-    others = [f.reason for f in broken if f is not worst]
     rate = f"it answered {achieved.achieved_qps:.1f} of {achieved.offered_qps:.1f} requests/s"
-    behind = any(finding.metric == "achieved" for finding in broken)
-    return ["; ".join([text, *others]), *([] if behind else [rate])]
+    behind = any(finding.metric == "achieved" for _, finding in broken)
+    text = f"no candidate meets the SLA; trial {nearest.number} comes nearest: {why}"
+    return [text, *([] if behind else [rate])]
 
 
-def gained(baseline: Judged, pick: Judged, metrics: Iterable[str]) -> str:
+def gained(baseline: Judged, pick: Judged, contrasts: Sequence[Contrast]) -> str:
+    """``contrasts`` are of the pick against the configuration in service."""
     if baseline.number == pick.number:
         return "the configuration in service is already the pick"
-    changes = [
-        f"{label(metric)} {shown(metric, baseline.metric(metric))}"
-        f" → {shown(metric, pick.metric(metric))}"
-        for metric in metrics
-        if baseline.metric(metric) != pick.metric(metric)
-    ]
+    changes = [_change(contrast) for contrast in contrasts if contrast.before != contrast.after]
     before = "met the SLA" if baseline.meets else "did not meet the SLA"
     changed = "; ".join(changes) or "nothing measurable changed"
     return f"against the configuration in service, which {before}: {changed}"
+
+
+def _change(contrast: Contrast) -> str:
+    metric = contrast.metric
+    text = f"{label(metric)} {shown(metric, contrast.before)} → {shown(metric, contrast.after)}"
+    return f"{text} (within the noise)" if contrast.tie else text
 
 
 def incomplete(number: int, missing: Sequence[str]) -> str:
@@ -123,46 +226,72 @@ def relative(before: float, after: float) -> float | None:
     return (after - before) / abs(before) if before else None
 
 
+def saved(savings: Savings, workload: Workload) -> list[str]:
+    """What the windows took against windows of a fixed length; nothing where that is the same."""
+    if f"{savings.saved:.0%}" in {"0%", "-0%"}:
+        return []
+    phases = f"{savings.phases} load phase{'' if savings.phases == 1 else 's'}"
+    ended = [
+        f"{savings.ended[end]} {words}" for end, words in _ENDED.items() if end in savings.ended
+    ]
+    return [
+        f"{phases} took {savings.window_s:.0f} s ({', '.join(ended)}); windows of a fixed"
+        f" {workload.measure_s:g} s would have taken {savings.fixed_s:.0f} s"
+    ]
+
+
+# ------------------------------------------------------------------------------------ the pieces
+def _latencies(verdict: Verdict) -> list[Finding]:
+    return [f for f in verdict.findings if f.metric not in {"error_rate", "achieved"}]
+
+
+def _doubts(verdict: Verdict) -> str:
+    return "; ".join(f.reason for f in verdict.findings if f.outcome is Outcome.UNDECIDED)
+
+
 def _why_not(other: Judged) -> str:
     failing = _failing(other)
-    worst = min(failing, key=lambda f: (f.outcome is not Outcome.MISSES, f.margin or 0.0))
-    missed = not other.verdict.meets
-    return worst.reason if missed else f"when confirmed, {worst.reason}"
+    where, finding = min(
+        failing, key=lambda found: (found[1].outcome is not Outcome.MISSES, found[1].margin or 0.0)
+    )
+    return f"{where}{finding.reason}"
 
 
-def _failing(trial: Judged) -> list[Finding]:
-    findings = (finding for verdict in trial.verdicts for finding in verdict.findings)
-    return [finding for finding in findings if finding.outcome is not Outcome.MEETS]
+def _failing(trial: Judged) -> list[tuple[str, Finding]]:
+    """What a trial that does not meet the SLA fails at, and where; a check that objects to nothing
+    is left out."""
+    checks = [] if trial.confirmation is None else [("when confirmed, ", trial.confirmation)]
+    checks += [(f"{_where(probe)}, ", probe.verdict) for probe in trial.probes]
+    objecting = [(w, verdict) for w, verdict in checks if objection(verdict) is not Outcome.MEETS]
+    return [
+        (where, finding)
+        for where, verdict in [("", trial.verdict), *objecting]
+        for finding in verdict.findings
+        if finding.outcome is not Outcome.MEETS
+    ]
 
 
-def _differences(
-    pick: Judged, other: Judged, metrics: Iterable[str]
-) -> tuple[list[str], list[str]]:
-    ahead: list[str] = []
-    behind: list[str] = []
-    for metric in dict.fromkeys(metrics):
-        before, after = pick.metric(metric), other.metric(metric)
-        if before is None or after is None:
-            continue
-        change = relative(before, after)
-        if before == after or (change is not None and abs(change) < TELLING):
-            continue
-        better = (after > before) == METRICS[metric].maximize
-        (ahead if better else behind).append(_difference(metric, pick, other))
-    return ahead, behind
+def _difference(contrast: Contrast) -> str:
+    metric = contrast.metric
+    text = f"{label(metric)} {shown(metric, contrast.after)}"
+    if metric == "instances" or math.isinf(contrast.effect):
+        return f"{text} instead of {shown(metric, contrast.before)}"
+    return f"{text} ({abs(contrast.effect):.0%} {'more' if contrast.effect > 0 else 'less'})"
 
 
-def _difference(metric: str, pick: Judged, other: Judged) -> str:
-    before, after = pick.metric(metric), other.metric(metric)
-    assert before is not None
-    assert after is not None
-    text = f"{label(metric)} {shown(metric, after)}"
-    change = relative(before, after)
-    if metric == "instances":
-        return f"{text} instead of {before:.0f}"
-    if change is None:
-        return f"{text} instead of {shown(metric, before)}"
-    return f"{text} ({abs(change):.0%} {'more' if change > 0 else 'less'})"
+def _effects(contrast: Contrast) -> str:
+    assert contrast.interval is not None
+    return f"{_signed(contrast.interval.low)} to {_signed(contrast.interval.high)}"
+
+
+def _signed(share: float) -> str:
+    return f"{share:+.1%}".replace("-", "−")
+
+
+def _some(numbers: Sequence[int], most: int = 5) -> str:
+    named = [str(number) for number in sorted(numbers)]
+    hidden = len(named) - most
+    return _and([*named[:most], f"{hidden} more"] if hidden > 0 else named)
 
 
 def _and(phrases: Sequence[str]) -> str:

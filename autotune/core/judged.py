@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.core.measurement import METRICS, Measurement
-from autotune.core.sla import Outcome, Sla, Verdict, judge
+from autotune.core.evidence import estimate, evidence, latest
+from autotune.core.intervals import Estimate, Interval
+from autotune.core.measurement import METRICS, Measurement, Purpose, Traffic
+from autotune.core.plain import finite
+from autotune.core.sla import Outcome, Sla, Verdict, judge, judge_together, worst
 from autotune.core.trial import Trial, TrialState
 
 MEMORY_BUCKET = 1.1
@@ -17,30 +20,54 @@ lies within a step is called equal, so that a few pages more or less do not deci
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """The verdict under other traffic than the study's: other rates, other burstiness."""
+
+    traffic: Traffic
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An ok trial with the verdict on its own measurement and, where its exported files were
-    measured again, on that confirmation.
+    """An ok trial with its verdicts: on the ``evidence`` it is judged by (see
+    `autotune.core.evidence`), on its ``confirmation`` where its exported files were measured, and
+    on every robust ``probes`` where the study asks for them. ``measurement`` is the evidence's last
+    one.
     """
 
     trial: Trial
-    measurement: Measurement
+    evidence: tuple[Measurement, ...]
     verdict: Verdict
     confirmation: Verdict | None = None
+    probes: tuple[Probe, ...] = ()
+    _known: dict[str, Estimate | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def number(self) -> int:
         return self.trial.number
 
     @property
+    def measurement(self) -> Measurement:
+        return self.evidence[-1]
+
+    @property
+    def checks(self) -> tuple[Verdict, ...]:
+        """The verdicts that the evidence's must stand: the confirmation's and the probes'."""
+        confirmed = () if self.confirmation is None else (self.confirmation,)
+        return (*confirmed, *(probe.verdict for probe in self.probes))
+
+    @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        return (self.verdict,) if self.confirmation is None else (self.verdict, self.confirmation)
+        return (self.verdict, *self.checks)
 
     @property
     def outcome(self) -> Outcome:
-        """The worse of the two verdicts: who fails a confirmation does not meet the SLA."""
-        outcomes = {verdict.outcome for verdict in self.verdicts}
-        order = (Outcome.MISSES, Outcome.UNDECIDED)
-        return next((outcome for outcome in order if outcome in outcomes), Outcome.MEETS)
+        """The worst of the verdicts. The evidence must meet the SLA beyond doubt; a check objects
+        only where it misses it, or is undecided with a value beyond a limit: one that straddles a
+        limit from within repeats what the evidence has settled, or is told as a doubt."""
+        return worst([self.verdict.outcome, *map(objection, self.checks)])
 
     @property
     def meets(self) -> bool:
@@ -51,39 +78,77 @@ class Judged:
         """The worst relative violation of any term; 0 where none is broken."""
         return max(0.0, *(v for verdict in self.verdicts for v in verdict.violations))
 
+    def estimate(self, name: str) -> Estimate | None:
+        """Of a metric, from the evidence; of what that does not tell, such as a saturation that
+        only the search measures, from the last measurement of the search."""
+        if name not in self._known:
+            known = estimate(self.evidence, name)
+            self._known[name] = known or estimate(latest(self.trial), name)
+        return self._known[name]
+
     def metric(self, name: str) -> float | None:
-        value = self.measurement.metric(name)
-        return None if value is None or math.isnan(value) else value
+        known = self.estimate(name)
+        return None if known is None else known.value
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        known = {name: self.estimate(name) for name in METRICS}
+        plain: dict[str, Any] = finite({
             "trial": self.number,
             "outcome": str(self.outcome),
             "violation": self.violation,
+            "evidence": {"purpose": str(self.measurement.purpose), "count": len(self.evidence)},
             "findings": _findings(self.verdict),
             "confirmation": None if self.confirmation is None else _findings(self.confirmation),
-            "metrics": {name: self.metric(name) for name in METRICS},
-        }
+            "robust": [_probe(probe) for probe in self.probes],
+            "metrics": {name: None if k is None else k.value for name, k in known.items()},
+            "intervals": {n: _ends(k.interval) for n, k in known.items() if k and k.interval},
+        })  # fmt: skip
+        return plain
 
 
 def judge_trial(trial: Trial, sla: Sla) -> Judged | None:
     """None for a trial that is not ok or has no measurement that can be believed."""
-    if trial.state is not TrialState.OK or trial.measurement is None:
+    measured = evidence(trial)
+    if trial.state is not TrialState.OK or not measured:
         return None
     confirmed = trial.confirmation
     return Judged(
         trial=trial,
-        measurement=trial.measurement,
-        verdict=judge(trial.measurement, sla),
+        evidence=measured,
+        verdict=judge_together(measured, sla),
         confirmation=None if confirmed is None else judge(confirmed, sla),
+        probes=_probes(trial.of(Purpose.ROBUST), sla),
     )
 
 
+def objection(check: Verdict) -> Outcome:
+    """What a check of a trial has against it: MEETS, nothing, where it is only unsure."""
+    doubtful = check.outcome is Outcome.UNDECIDED and not check.broken
+    return Outcome.MEETS if doubtful else check.outcome
+
+
+def _probes(measurements: Sequence[Measurement], sla: Sla) -> tuple[Probe, ...]:
+    """One per rate and burstiness, by rate and then burstiness, from all its measurements."""
+    grouped: dict[tuple[float, float, str], list[Measurement]] = {}
+    for measurement in measurements:
+        if (traffic := measurement.traffic) is not None:
+            key = (traffic.qps, traffic.cv or 0.0, traffic.arrival)
+            grouped.setdefault(key, []).append(measurement)
+    probes = []
+    for key in sorted(grouped):
+        traffic = grouped[key][-1].traffic
+        assert traffic is not None
+        probes.append(Probe(traffic=traffic, verdict=judge_together(grouped[key], sla)))
+    return tuple(probes)
+
+
+# ------------------------------------------------------------------------------------ plain data
 def _findings(verdict: Verdict) -> list[dict[str, Any]]:
     return [
         {
             "metric": finding.metric,
             "value": finding.value,
+            "interval": _ends(finding.interval),
             "limit": finding.limit,
             "outcome": str(finding.outcome),
             "margin": finding.margin,
@@ -91,6 +156,20 @@ def _findings(verdict: Verdict) -> list[dict[str, Any]]:
         }
         for finding in verdict.findings
     ]
+
+
+def _probe(probe: Probe) -> dict[str, Any]:
+    return {
+        "qps": probe.traffic.qps,
+        "cv": probe.traffic.cv,
+        "arrival": probe.traffic.arrival,
+        "outcome": str(probe.verdict.outcome),
+        "findings": _findings(probe.verdict),
+    }
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

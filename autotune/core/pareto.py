@@ -22,7 +22,18 @@ def pareto_front(points: Sequence[Point], maximize: Sequence[bool]) -> list[int]
     """
     costs = _costs(points, maximize)
     known = np.flatnonzero(~np.isnan(costs).any(axis=1))
-    return [int(index) for index in known if not _dominated(costs[index], costs[known])]
+    if costs.shape[1] == 0:
+        return [int(index) for index in known]
+    # In lexicographic order a point comes after all that dominate it, and one that is dominated
+    # is so by a point of the front.
+    ordered = known[np.lexsort(costs[known].T[::-1])]
+    front: list[int] = []
+    kept = np.empty((len(ordered), costs.shape[1]))
+    for index in ordered:
+        if not _dominated(costs[index], kept[: len(front)]):
+            kept[len(front)] = costs[index]
+            front.append(int(index))
+    return sorted(front)
 
 
 def dominates(one: Point, other: Point, maximize: Sequence[bool]) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.core.errors import InputRefused
-from autotune.core.measurement import PERCENTILES, Measurement, label
+from autotune.core.evidence import estimate
+from autotune.core.intervals import Estimate, Interval
+from autotune.core.measurement import PERCENTILES, Ended, Measurement, label
 
 EDGE_REQUESTS = 2
 """A request answered just after the window closed is not a sign of falling behind: this many are
@@ -33,7 +35,7 @@ class Limit:
 class Finding:
     """One term judged: ``margin`` is the share of the limit to spare (negative: by how much it is
     broken; relative to the limit, and the plain difference for an error rate that is broken or a
-    limit of 0)."""
+    limit of 0). It is that of ``value``, whose 95% interval is ``interval`` where there is one."""
 
     metric: str
     value: float | None
@@ -41,6 +43,7 @@ class Finding:
     outcome: Outcome
     margin: float | None
     reason: str
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,11 @@ class Verdict:
         """One number per finding: ≤ 0 where the term is kept, > 0 by how much it is broken; 1
         where nothing is known. What a constrained search is told."""
         return tuple(_violation(finding) for finding in self.findings)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a value is beyond its limit, be it within the noise, or nothing is known."""
+        return any(violation > 0 for violation in self.violations)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -137,32 +145,57 @@ def enough_samples(percentile: float) -> int:
 
 def judge(measurement: Measurement, sla: Sla) -> Verdict:
     """Hold a valid measurement against an SLA; every term is judged and gives its reason."""
-    findings = [_judge_limit(measurement, limit) for limit in sla.limits]
-    findings.append(_judge_achieved(measurement, sla.min_achieved))
-    return Verdict(outcome=_worst(findings), findings=tuple(findings))
+    return judge_together([measurement], sla)
 
 
-def _worst(findings: list[Finding]) -> Outcome:
-    outcomes = {finding.outcome for finding in findings}
+def judge_together(measurements: Sequence[Measurement], sla: Sla) -> Verdict:
+    """Hold valid measurements of one configuration, at least one, against an SLA as one.
+
+    A latency meets its limit where its whole 95% interval does, misses it where the whole interval
+    lies above, and is undecided between; where there is no interval its value decides.
+    """
+    findings = [_judge_limit(measurements, limit) for limit in sla.limits]
+    findings.append(_judge_achieved(measurements, sla.min_achieved))
+    return Verdict(outcome=worst(f.outcome for f in findings), findings=tuple(findings))
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    found = set(outcomes)
     order = (Outcome.MISSES, Outcome.UNDECIDED)
-    return next((outcome for outcome in order if outcome in outcomes), Outcome.MEETS)
+    return next((outcome for outcome in order if outcome in found), Outcome.MEETS)
 
 
-def _judge_limit(measurement: Measurement, limit: Limit) -> Finding:
-    value = measurement.metric(limit.metric)
-    if value is None:
+def span(interval: Interval) -> str:
+    """An interval as people read it, with as many decimals as its width deserves: 38.1–42.5."""
+    decimals = 0 if interval.high >= 100 else 1 if interval.high >= 10 else 2
+    return f"{interval.low:.{decimals}f}–{interval.high:.{decimals}f}"
+
+
+# ---------------------------------------------------------------------------- latency, error rate
+def _judge_limit(measurements: Sequence[Measurement], limit: Limit) -> Finding:
+    known = estimate(measurements, limit.metric)
+    if known is None:
         reason = f"{label(limit.metric)} is unknown: no request was measured"
         return _finding(limit, None, Outcome.UNDECIDED, None, reason)
-    margin = _margin(limit, value)
-    outcome = Outcome.MEETS if value <= limit.limit else Outcome.MISSES
+    margin = _margin(limit, known.value)
+    outcome = _outcome(limit, known)
+    scheduled = sum(m.load.scheduled for m in measurements)
     needed = _samples_needed(limit.metric)
-    if outcome is Outcome.MEETS and measurement.load.scheduled < needed:
+    if outcome is Outcome.MEETS and known.interval is None and scheduled < needed:
         reason = (
-            f"{label(limit.metric)} rests on {measurement.load.scheduled} requests;"
+            f"{label(limit.metric)} rests on {scheduled} requests;"
             f" at least {needed} are needed: raise measure_s"
         )
-        return _finding(limit, value, Outcome.UNDECIDED, margin, reason)
-    return _finding(limit, value, outcome, margin, _reason(limit, value, margin, outcome))
+        return _finding(limit, known, Outcome.UNDECIDED, margin, reason)
+    return _finding(limit, known, outcome, margin, _reason(limit, known, margin, outcome))
+
+
+def _outcome(limit: Limit, known: Estimate) -> Outcome:
+    ends = known.interval
+    low, high = (known.value, known.value) if ends is None else (ends.low, ends.high)
+    if high <= limit.limit:
+        return Outcome.MEETS
+    return Outcome.MISSES if low > limit.limit else Outcome.UNDECIDED
 
 
 def _margin(limit: Limit, value: float) -> float:
@@ -179,49 +212,64 @@ def _samples_needed(metric: str) -> int:
     return enough_samples(float(metric[1:-3]))
 
 
-def _reason(limit: Limit, value: float, margin: float, outcome: Outcome) -> str:
+def _reason(limit: Limit, known: Estimate, margin: float, outcome: Outcome) -> str:
     if limit.metric == "error_rate":
-        shown, bound = f"error rate {value:.2%}", f"{limit.limit:.2%}"
+        shown, bound = f"error rate {known.value:.2%}", f"{limit.limit:.2%}"
     else:
-        shown, bound = f"{label(limit.metric)} {value:.1f} ms", f"{limit.limit:g} ms"
+        shown, bound = f"{label(limit.metric)} {known.value:.1f} ms", f"{limit.limit:g} ms"
+    if outcome is Outcome.UNDECIDED and known.interval is not None:
+        return (
+            f"{shown} (95% interval {span(known.interval)}) straddles {bound}:"
+            " raise workload.measure_max_s"
+        )
+    if known.interval is not None:
+        shown += f" ({span(known.interval)})"
     if outcome is Outcome.MEETS:
         return f"{shown} meets {bound} with {max(margin, 0):.0%} to spare"
     if limit.metric == "error_rate":
         return f"{shown} breaks {bound}"
-    if value > 2 * limit.limit:
-        return f"{shown} is {value / limit.limit:.3g} times the limit of {bound}"
+    if known.value > 2 * limit.limit:
+        return f"{shown} is {known.value / limit.limit:.3g} times the limit of {bound}"
     return f"{shown} breaks {bound} by {-margin:.0%}"
 
 
-def _judge_achieved(measurement: Measurement, least: float) -> Finding:
-    load = measurement.load
-    if not load.scheduled:
-        limit = Limit(metric="achieved", limit=least)
+# ------------------------------------------------------------------------------------- throughput
+def _judge_achieved(measurements: Sequence[Measurement], least: float) -> Finding:
+    loads = [measurement.load for measurement in measurements]
+    limit = Limit(metric="achieved", limit=least)
+    scheduled = sum(load.scheduled for load in loads)
+    if not scheduled:
         return _finding(limit, None, Outcome.UNDECIDED, None, "no request was scheduled")
-    share = load.ok / load.scheduled
-    offered = load.offered_qps * load.window_s
-    kept = (load.achieved_qps * load.window_s + EDGE_REQUESTS) / offered if offered else 0.0
+    offered = sum(load.offered_qps * load.window_s for load in loads)
+    answered = sum(load.achieved_qps * load.window_s for load in loads)
+    share = sum(load.ok for load in loads) / scheduled
+    kept = (answered + EDGE_REQUESTS * len(loads)) / offered if offered else 0.0
     value = min(share, kept, 1.0)
-    holds = value >= least
-    shown = f"{load.achieved_qps:.1f} of {load.offered_qps:.1f} offered requests/s were answered"
-    return Finding(
-        metric="achieved",
-        value=value,
-        limit=least,
-        outcome=Outcome.MEETS if holds else Outcome.MISSES,
-        margin=None if holds else (value - least) / least,
-        reason=f"{shown} ({value:.0%})" if holds else f"{shown} ({value:.0%}): it falls behind",
+    window_s = sum(load.window_s for load in loads)
+    shown = (
+        f"{answered / window_s:.1f} of {offered / window_s:.1f} offered requests/s were answered"
+        f" ({value:.0%})"
     )
+    known, margin = Estimate(value), (value - least) / least
+    if any(load.ended is Ended.FELL_BEHIND for load in loads):
+        # How short the window was cut must not hide it: at least one request was left over.
+        behind = max(1.0, offered - answered) / max(1.0, offered)
+        reason = f"{shown}: the requests in flight grew all the time, it falls behind"
+        return _finding(limit, known, Outcome.MISSES, min(margin, -behind), reason)
+    if value < least:
+        return _finding(limit, known, Outcome.MISSES, margin, f"{shown}: it falls behind")
+    return _finding(limit, known, Outcome.MEETS, None, shown)
 
 
 def _finding(
-    limit: Limit, value: float | None, outcome: Outcome, margin: float | None, reason: str
+    limit: Limit, known: Estimate | None, outcome: Outcome, margin: float | None, reason: str
 ) -> Finding:
     return Finding(
         metric=limit.metric,
-        value=value,
+        value=None if known is None else known.value,
         limit=limit.limit,
         outcome=outcome,
         margin=margin,
         reason=reason,
+        interval=None if known is None else known.interval,
     )

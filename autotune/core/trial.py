@@ -37,19 +37,19 @@ class Trial:
     started_at: float = 0.0
     ended_at: float | None = None
 
+    def of(self, purpose: Purpose) -> tuple[Measurement, ...]:
+        """Its valid measurements of a purpose, in the order they were taken."""
+        return tuple(m for m in self.measurements if m.purpose is purpose and m.valid)
+
     @property
     def measurement(self) -> Measurement | None:
-        """The last valid measurement of the trial itself."""
-        return self._last(Purpose.TRIAL)
+        """The last valid measurement of the search's own."""
+        return next(reversed(self.of(Purpose.TRIAL)), None)
 
     @property
     def confirmation(self) -> Measurement | None:
         """The last valid measurement of its exported files."""
-        return self._last(Purpose.CONFIRM)
-
-    def _last(self, purpose: Purpose) -> Measurement | None:
-        valid = [m for m in self.measurements if m.valid and m.purpose is purpose]
-        return valid[-1] if valid else None
+        return next(reversed(self.of(Purpose.CONFIRM)), None)
 
 
 def numbered(trials: Sequence[Trial], number: int | None) -> Trial | None:

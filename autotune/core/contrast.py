@@ -1,0 +1,134 @@
+"""How two trials differ in a metric, and whether that is more than noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from autotune.core.comparison import Comparison, Relation
+from autotune.core.intervals import Interval
+from autotune.core.judged import Judged
+from autotune.core.measurement import METRICS
+
+TELLING = 0.02
+"""A difference of less than this share is not worth a sentence, and where there is no interval to
+tell the noise by, it is taken for noise."""
+_FLIPPED = {Relation.BETTER: Relation.WORSE, Relation.WORSE: Relation.BETTER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """Another trial against one: the metric's values ``before`` (of the one) and ``after``.
+
+    ``effect`` is the change as a share of ``before`` (infinite from 0). ``relation`` says whether
+    the other is better in the metric's own direction; None where there is nothing to tell the noise
+    by. ``interval`` is the effect's 95% interval, from ``pairs`` interleaved runs of the two; None
+    where they were only measured apart.
+    """
+
+    metric: str
+    before: float
+    after: float
+    effect: float
+    relation: Relation | None = None
+    interval: Interval | None = None
+    pairs: int = 0
+
+    @property
+    def tie(self) -> bool:
+        return self.relation is Relation.TIE
+
+    @property
+    def clear(self) -> bool:
+        """Whether the difference is beyond the noise."""
+        return not self.tie and (self.relation is not None or abs(self.effect) >= TELLING)
+
+    @property
+    def telling(self) -> bool:
+        """Whether it is clear and large enough to be spoken of."""
+        return self.clear and abs(self.effect) >= TELLING
+
+    @property
+    def advantage(self) -> float:
+        """The effect, positive where the other is better in the metric's own direction."""
+        return self.effect if METRICS[self.metric].maximize else -self.effect
+
+
+@dataclass(frozen=True, slots=True)
+class Contrasts:
+    """Tells trials apart: by the latest comparison of the two, else by whether their intervals
+    overlap. ``comparisons`` are by first trial, second trial and metric."""
+
+    comparisons: Mapping[tuple[int, int, str], Comparison]
+
+    @classmethod
+    def of(cls, comparisons: Iterable[Comparison]) -> Contrasts:
+        found: dict[tuple[int, int, str], Comparison] = {}
+        for comparison in sorted(comparisons, key=lambda c: c.taken_at):
+            found.pop((comparison.second, comparison.first, comparison.metric), None)
+            found[comparison.first, comparison.second, comparison.metric] = comparison
+        return cls(found)
+
+    def between(self, one: Judged, other: Judged, metric: str) -> Contrast | None:
+        """None where the metric is unknown of either."""
+        first, second = one.estimate(metric), other.estimate(metric)
+        if first is None or second is None:
+            return None
+        plain = Contrast(
+            metric=metric,
+            before=first.value,
+            after=second.value,
+            effect=_effect(first.value, second.value),
+        )
+        comparison = self._comparison(one.number, other.number, metric)
+        if comparison is not None:
+            return replace(
+                plain,
+                effect=comparison.effect,
+                relation=comparison.relation,
+                interval=comparison.interval,
+                pairs=comparison.pairs,
+            )
+        if first.interval is None or second.interval is None:
+            return plain
+        if first.interval.overlaps(second.interval):
+            return replace(plain, relation=Relation.TIE)
+        better = plain.advantage > 0
+        return replace(plain, relation=Relation.BETTER if better else Relation.WORSE)
+
+    def among(self, one: Judged, other: Judged, metrics: Iterable[str]) -> list[Contrast]:
+        """Those of the metrics that are known of both."""
+        found = (self.between(one, other, metric) for metric in metrics)
+        return [contrast for contrast in found if contrast is not None]
+
+    def compared_with(self, number: int) -> set[int]:
+        """The trials that a trial was compared with."""
+        pairs = {(first, second) for first, second, _ in self.comparisons}
+        return {n for pair in pairs if number in pair for n in pair if n != number}
+
+    def _comparison(self, one: int, other: int, metric: str) -> Comparison | None:
+        forth = self.comparisons.get((one, other, metric))
+        back = self.comparisons.get((other, one, metric))
+        return forth if back is None else _reversed(back)
+
+
+def _effect(before: float, after: float) -> float:
+    if before == after:
+        return 0.0
+    return (after - before) / abs(before) if before else math.copysign(math.inf, after)
+
+
+def _reversed(comparison: Comparison) -> Comparison:
+    def turned(effect: float) -> float:
+        return 1 / (1 + effect) - 1 if effect > -1 else math.inf
+
+    ends = comparison.interval
+    return replace(
+        comparison,
+        first=comparison.second,
+        second=comparison.first,
+        effect=turned(comparison.effect),
+        interval=Interval(low=turned(ends.high), high=turned(ends.low)),
+        relation=_FLIPPED.get(comparison.relation, Relation.TIE),
+    )

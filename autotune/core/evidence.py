@@ -1,0 +1,122 @@
+"""What is known of a trial: the measurements that count, and what they say together."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from autotune.core.intervals import Estimate, Interval
+from autotune.core.measurement import Measurement, Purpose
+from autotune.core.trial import Trial
+
+_NORMAL_95 = 1.96
+"""Half a 95% interval in standard errors."""
+
+
+def evidence(trial: Trial) -> tuple[Measurement, ...]:
+    """The valid measurements that a trial is judged by.
+
+    The finals' where there are any: the search's own is the best of many, and so flattered by its
+    luck (the winner's curse). Else the last of the search's or the canary's.
+    """
+    finals = trial.of(Purpose.FINAL)
+    return finals or latest(trial)
+
+
+def latest(trial: Trial) -> tuple[Measurement, ...]:
+    """The last valid measurement of the search or the canary, alone; empty where there is none."""
+    own = {Purpose.TRIAL, Purpose.CANARY}
+    return tuple(m for m in trial.measurements if m.valid and m.purpose in own)[-1:]
+
+
+def estimate(measurements: Sequence[Measurement], metric: str) -> Estimate | None:
+    """What several measurements say of a metric together; None where none knows it.
+
+    Those with an interval are pooled on a log scale, weighted by the inverse of their variance;
+    the others are left aside, and without any interval it is the mean. Measurements under the same
+    arrivals share their luck: their errors are added up, only those of different arrivals average
+    out. Where they disagree by more than their intervals allow, the error grows by the Birge ratio
+    max(1, √(χ²/(k - 1))) (Birge, Phys. Rev. 40, 1932; the Particle Data Group's scale factor).
+    An error rate is that of all requests together.
+    """
+    if metric == "error_rate":
+        return _error_rate(measurements)
+    if len(measurements) == 1:
+        (measurement,) = measurements
+        value = _finite(measurement.metric(metric))
+        return None if value is None else Estimate(value, measurement.intervals.get(metric))
+    known = [(m, value) for m in measurements if (value := _finite(m.metric(metric))) is not None]
+    parts = [part for m, value in known if (part := _part(m, metric, value)) is not None]
+    if parts:
+        return _pooled(parts)
+    return Estimate(fmean(value for _, value in known)) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One measurement on a log scale: ``below`` and ``above`` reach from ``centre`` to the ends of
+    its interval. Parts of the same ``arrivals`` are not independent."""
+
+    centre: float
+    below: float
+    above: float
+    arrivals: object
+
+    @property
+    def weight(self) -> float:
+        """The inverse of its variance, up to a factor that all parts share."""
+        return 4 / max(self.below + self.above, 1e-9) ** 2
+
+
+def _part(measurement: Measurement, metric: str, value: float) -> _Part | None:
+    interval = measurement.intervals.get(metric)
+    if interval is None or value <= 0 or not 0 < interval.low <= interval.high < math.inf:
+        return None
+    traffic = measurement.traffic
+    return _Part(
+        centre=math.log(value),
+        below=math.log(max(value / interval.low, 1)),
+        above=math.log(max(interval.high / value, 1)),
+        arrivals=id(measurement) if traffic is None else (traffic.seed, traffic.qps),
+    )
+
+
+def _pooled(parts: Sequence[_Part]) -> Estimate:
+    total = sum(part.weight for part in parts)
+    shares = [part.weight / total for part in parts]
+    centre = sum(share * part.centre for share, part in zip(shares, parts, strict=True))
+    scale = _birge(parts, centre)
+    below = scale * _error([(p.arrivals, s * p.below) for s, p in zip(shares, parts, strict=True)])
+    above = scale * _error([(p.arrivals, s * p.above) for s, p in zip(shares, parts, strict=True)])
+    interval = Interval(low=math.exp(centre - below), high=math.exp(centre + above))
+    return Estimate(math.exp(centre), interval)
+
+
+def _birge(parts: Sequence[_Part], centre: float) -> float:
+    if len(parts) < 2:
+        return 1.0
+    chi2 = sum(_NORMAL_95**2 * p.weight * (p.centre - centre) ** 2 for p in parts)
+    return max(1.0, math.sqrt(chi2 / (len(parts) - 1)))
+
+
+def _error(reaches: Sequence[tuple[object, float]]) -> float:
+    """Straight sums within the same arrivals, the root of the sum of squares across them."""
+    sums: defaultdict[object, float] = defaultdict(float)
+    for arrivals, reach in reaches:
+        sums[arrivals] += reach
+    return math.sqrt(sum(reach**2 for reach in sums.values()))
+
+
+def _error_rate(measurements: Sequence[Measurement]) -> Estimate | None:
+    if not measurements:
+        return None
+    scheduled = sum(m.load.scheduled for m in measurements)
+    good = sum(m.load.ok for m in measurements)
+    return Estimate(1 - good / scheduled if scheduled else 0.0)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

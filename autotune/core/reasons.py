@@ -1,0 +1,139 @@
+"""Which sentences a decision gives as its reasons, in their order; `explain` words them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.core import explain
+from autotune.core.contrast import Contrast, Contrasts
+from autotune.core.judged import Dimension, Judged
+from autotune.core.ranking import Choice
+from autotune.core.savings import savings
+from autotune.core.study import PickRule, Robust
+from autotune.core.trial import Trial
+from autotune.core.workload import Workload
+
+COMPARISONS_TOLD = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """What a decision is taken on. ``metrics`` are those spoken of; ``over`` the dimensions of the
+    front, ``unknown`` those left out."""
+
+    trials: Sequence[Trial]
+    judged: Sequence[Judged]
+    over: tuple[Dimension, ...]
+    unknown: tuple[str, ...]
+    contrasts: Contrasts
+    metrics: tuple[str, ...]
+    rule: PickRule
+    workload: Workload | None
+    robust: Robust | None
+
+    @property
+    def baseline(self) -> Judged | None:
+        return next((trial for trial in self.judged if trial.number == 0), None)
+
+    def between(self, one: Judged, other: Judged) -> list[Contrast]:
+        return self.contrasts.among(one, other, self.metrics)
+
+
+def reasons(field: Field, choice: Choice | None, nearest: Judged | None) -> list[str]:
+    """``nearest`` is the trial that comes nearest to the SLA where there is no ``choice``."""
+    if choice is not None:
+        told = _of_the_pick(field, choice)
+    elif nearest is not None:
+        told = explain.near_miss(nearest, field.rule)
+    else:
+        return ["no trial was measured: nothing can be decided"]
+    return [*told, *_incomplete(field), *explain.left_out(field.unknown), *_saved(field)]
+
+
+def _of_the_pick(field: Field, choice: Choice) -> list[str]:
+    pick = choice.pick
+    return [
+        explain.picked(pick, field.rule, field.workload),
+        *_tie(field, choice),
+        *_gained(field, pick),
+        *explain.confirmed(pick),
+        *explain.robust(pick, asked=field.robust is not None),
+        *_compared(field, choice),
+        *_neighbours(field, choice),
+        *_temptations(field, pick),
+    ]
+
+
+def _tie(field: Field, choice: Choice) -> list[str]:
+    if not choice.ties:
+        return []
+    others = [trial for trial in choice.ties if trial is not choice.pick]
+    other = choice.best if choice.best in others else others[0]
+    return [explain.tie(choice, other, field.contrasts.among(choice.pick, other, choice.noisy))]
+
+
+def _gained(field: Field, pick: Judged) -> list[str]:
+    if field.baseline is not None:
+        return [explain.gained(field.baseline, pick, field.between(field.baseline, pick))]
+    return [explain.no_baseline(trial) for trial in field.trials if trial.number == 0]
+
+
+def _compared(field: Field, choice: Choice) -> list[str]:
+    """How the pick did against others, run against run."""
+    met = field.contrasts.compared_with(choice.pick.number)
+    others = [trial for trial in choice.ranked if trial.number in met]
+    found = (
+        (other, contrast)
+        for other in others
+        for contrast in field.between(choice.pick, other)
+        if contrast.interval is not None
+    )
+    return [explain.compared(other, c) for other, c in found][:COMPARISONS_TOLD]
+
+
+def _neighbours(field: Field, choice: Choice) -> list[str]:
+    """What separates the pick from the runner-up and the next of the front."""
+    pick, rest = choice.pick, choice.ranked[1:]
+    first = [f"runner-up: {_separates(field, pick, other)}" for other in rest[:1]]
+    others = [other for other in rest[1:] if other.number in choice.front][:3]
+    return first + [_separates(field, pick, other) for other in others]
+
+
+def _separates(field: Field, pick: Judged, other: Judged) -> str:
+    return explain.separates(other, field.between(pick, other))
+
+
+def _incomplete(field: Field) -> list[str]:
+    """The trials that meet the SLA and could not be compared with the others."""
+    meeting = [trial for trial in field.judged if trial.meets]
+    missing: dict[int, list[str]] = {}
+    for dimension in field.over:
+        for trial, value in zip(meeting, dimension.column(meeting), strict=True):
+            if value is None:
+                missing.setdefault(trial.number, []).append(str(dimension))
+    return [explain.incomplete(number, names) for number, names in sorted(missing.items())]
+
+
+def _temptations(field: Field, pick: Judged) -> list[str]:
+    """For each metric, the trial that beats the pick by the most and does not meet the SLA; each
+    trial is named once."""
+    told: dict[int, str] = {}
+    others = [trial for trial in field.judged if not trial.meets]
+    for metric in field.metrics:
+        found = ((other, field.contrasts.between(pick, other, metric)) for other in others)
+        better = [
+            (contrast.advantage, -other.number, other, contrast)
+            for other, contrast in found
+            if contrast is not None and contrast.clear and contrast.advantage >= explain.TEMPTING
+        ]
+        if better:
+            *_, other, contrast = max(better, key=lambda found: found[:2])
+            told.setdefault(other.number, explain.tempts(other, contrast))
+    return list(told.values())
+
+
+def _saved(field: Field) -> list[str]:
+    if field.workload is None:
+        return []
+    return explain.saved(savings(field.trials, field.workload), field.workload)
