@@ -11,7 +11,9 @@ from autotune.core.intervals import Interval
 from autotune.core.measurement import METRICS, Measurement, Traffic
 from autotune.core.plain import finite
 from autotune.core.records import StudyRecord
+from autotune.core.savings import savings
 from autotune.core.sla import Sla, judge
+from autotune.core.study import Study
 from autotune.core.trial import Trial
 from autotune.tuner.answer import Answer
 
@@ -26,6 +28,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "load_s": round(answer.load_s, 1),
         "warnings": list(answer.warnings),
         "trials": [trial_json(trial, answer.study.sla) for trial in answer.trials],
+        "savings": savings_json(answer.study, answer.trials),
         "decision": finite(answer.decision.to_json()),
     }
 
@@ -35,7 +38,19 @@ def stored_json(stored: StoredStudy) -> dict[str, Any]:
         "study": study_json(stored.record),
         "exported_to": stored.exported_to,
         "trials": [trial_json(trial, stored.study.sla) for trial in stored.trials],
+        "savings": savings_json(stored.study, stored.trials),
         "decision": finite(stored.decision.to_json()),
+    }
+
+
+def savings_json(study: Study, trials: Sequence[Trial]) -> dict[str, Any]:
+    """What the search's windows took, what as many of the nominal length would have, in seconds,
+    and how many ended for which reason."""
+    saved = savings(trials, study.workload)
+    return {
+        "window_s": saved.window_s,
+        "fixed_s": saved.fixed_s,
+        "ended": {str(ended): count for ended, count in saved.ended.items()},
     }
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from autotune.core.study import Objective
-from autotune.core.workload import Workload
+from autotune.core.decision import decide
 from dashboards import render_report
-from tests.realistic import SLA, a_record, a_study_of_trials
+from tests.realistic import a_finished_study, a_record, a_study, comparisons
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
@@ -49,14 +48,17 @@ setTimeout(() => {
 
 @pytest.fixture(scope="module")
 def report() -> str:
-    trials = a_study_of_trials()
+    trials, study = a_finished_study(), a_study()
+    decision = decide(
+        trials, study.sla, study.objectives, study.pick, comparisons=comparisons(pick=5, rival=7)
+    )
     return render_report(
         study=a_record(trials),
         trials=trials,
-        decision={"pick": 5, "rule": "cheapest", "front": [1, 5], "reasons": ["a", "b"]},
-        objectives=[Objective.of("saturation_qps"), Objective.of("p95_ms")],
-        sla=SLA,
-        workload=Workload(target_qps=66.0),
+        decision=decision.to_json(),
+        objectives=study.objectives,
+        sla=study.sla,
+        workload=study.workload,
         config_text="name: 'ocr'\n" + "x" * 500,
         default_config_text="name: 'other'\n",
         warnings=["w" * 400],
@@ -85,18 +87,21 @@ def test_every_figure_is_drawn_and_nothing_is_fetched(report: str, tmp_path: Pat
     assert _told(report, tmp_path, script) == {"drawn": [True] * 5, "fetched": []}
 
 
-def test_other_axes_move_the_points_the_front_and_the_limit(report: str, tmp_path: Path) -> None:
+def test_other_axes_move_the_points_their_intervals_the_front_and_the_limit(
+    report: str, tmp_path: Path
+) -> None:
     script = """
       const plot = document.getElementById("plot-scatter"), up = document.getElementById("axis-y");
       const state = () => [plot.layout.yaxis.title.text, plot.layout.shapes.length,
-                           plot.data[1].y[0] !== null, plot.data[0].x.length > 0];
+                           plot.data[1].y[0] !== null, plot.data[0].x.length > 0,
+                           plot.data[1].error_y.array[0] !== null];
       result.before = state();
       up.value = "memory_mb";
       up.dispatchEvent(new Event("change"));
       result.after = state();"""
     told = _told(report, tmp_path, script)
-    assert told["before"] == ["p95 latency (ms)", 1, True, True]
-    assert told["after"] == ["memory (MB)", 0, True, True]
+    assert told["before"] == ["p95 latency (ms)", 1, True, True, True]
+    assert told["after"] == ["memory (MB)", 0, True, True, False]
 
 
 def test_the_table_sorts_by_a_column_both_ways_with_unknowns_last(

@@ -280,6 +280,15 @@ def test_json_has_intervals_windows_and_disturbances_of_every_measurement(
     assert len(document["decision"]["comparisons"]) == 2
 
 
+def test_json_tells_what_the_windows_took_and_fixed_ones_would_have(
+    trials: list[Trial], decision: Decision
+) -> None:
+    saved = answer_json(_answer(trials, decision))["savings"]
+    assert saved["fixed_s"] == 15 * 12.0
+    assert saved["window_s"] == pytest.approx(5 * 4.2 + 5 * 12 + 2 + 3 * 6 + 12)
+    assert saved["ended"] == {"fell_behind": 5, "decided": 7, "maximum": 3}
+
+
 def test_stored_json_can_be_said_in_json_where_nothing_meets(trials: list[Trial]) -> None:
     strict = Sla(latency_ms={95.0: 1.0})
     study = replace(a_study(), sla=strict)

@@ -12,6 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
+from autotune.core.decision import decide
 from autotune.core.measurement import TelemetryWindow
 from autotune.core.sla import Sla
 from autotune.core.study import Objective
@@ -19,7 +20,17 @@ from autotune.core.trial import Trial, TrialState
 from autotune.core.workload import Workload
 from dashboards import render_report
 from search_spaces.candidate import Candidate
-from tests.realistic import SLA, a_candidate, a_measurement, a_record, a_study_of_trials, a_trial
+from tests.realistic import (
+    SLA,
+    a_candidate,
+    a_finished_study,
+    a_measurement,
+    a_record,
+    a_study,
+    a_study_of_trials,
+    a_trial,
+    comparisons,
+)
 
 OBJECTIVES = [Objective.of("saturation_qps"), Objective.of("p95_ms")]
 HOSTILE = """<script>alert("x")</script>'"></script><img src=x onerror=alert(1)>{{7*7}}&amp;"""
@@ -157,6 +168,59 @@ def test_a_default_that_is_the_pick_is_called_so(trials: list[Trial]) -> None:
     assert "The configuration already in service" in page.text
     names = [trace["name"] for trace in page.figure("distribution")["data"]]
     assert names == ["default = pick (trial 0)", "SLA"]
+
+
+# --------------------------------------------------------------- intervals, finals, other traffic
+@pytest.fixture(scope="module")
+def finished() -> Page:
+    trials, study = a_finished_study(), a_study()
+    decision = decide(
+        trials, study.sla, study.objectives, study.pick, comparisons=comparisons(pick=5, rival=7)
+    )
+    return Page(_render(trials, decision=decision.to_json()))
+
+
+def test_the_answer_and_the_key_figures_give_their_intervals(finished: Page) -> None:
+    assert "is the pick: p95 41.0 ms (32–53) of 80 ms allowed" in finished.text
+    assert "41.0 ms 95% 32–53 from 475.0 ms" in finished.text
+
+
+def test_every_point_has_its_interval_as_error_bars(finished: Page) -> None:
+    meets = next(t for t in finished.figure("scatter")["data"] if t["name"] == "meets")
+    at = meets["customdata"].index(5)
+    assert meets["y"][at] - meets["error_y"]["arrayminus"][at] == pytest.approx(32.2, abs=0.1)
+    assert meets["y"][at] + meets["error_y"]["array"][at] == pytest.approx(53.0, abs=0.1)
+    reaches = json.loads(finished.by_id["choices"])["reaches"]["5"]
+    assert reaches["saturation_qps"] == [pytest.approx(3.27, abs=0.01)] * 2
+    assert reaches["instances"] == [None, None]
+
+
+def test_the_comparisons_of_the_finals_stand_in_a_table(finished: Page) -> None:
+    assert "The best against each other" in finished.text
+    assert "5 7 p95 latency −4.2% −9.3% to +1.2% 2 tie" in finished.text
+    assert "5 7 saturation rate +3.1% +1.1% to +4.9% 2 better" in finished.text
+
+
+def test_other_traffic_is_told_with_what_is_left_of_the_limit(finished: Page) -> None:
+    assert "The pick under other traffic" in finished.text
+    assert "64.0/s poisson, cv 1 33.6 ms 22–46 +58% meets" in finished.text
+    assert "96.0/s poisson, cv 1 60.9 ms 16–191 +24% undecided" in finished.text
+
+
+def test_every_window_is_told_with_why_it_ended(finished: Page) -> None:
+    assert finished.text.count("4.2 s fell behind") == 4
+    assert "6.0 s at its longest" in finished.text
+
+
+def test_what_was_not_believed_is_listed_with_counts_and_reasons(finished: Page) -> None:
+    assert "Not believed: 3 of 34 measurements" in finished.text
+    assert "trial 7, final 23% of this machine's processor was taken" in finished.text
+
+
+def test_a_study_without_finals_or_doubts_does_not_speak_of_them() -> None:
+    text = Page(_render([a_trial(0, a_candidate(4, 2))], pick=0)).text
+    for words in ("against each other", "other traffic", "Not believed"):
+        assert words not in text
 
 
 # -------------------------------------------------------------------------------- without a pick
