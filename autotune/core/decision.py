@@ -30,7 +30,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.core import explain
 from autotune.core.comparison import Comparison
 from autotune.core.contrast import Contrasts
 from autotune.core.judged import Dimension, Judged, judge_trial
@@ -56,7 +55,7 @@ class Change:
         """As a share of ``before``; None where either is unknown or ``before`` is 0."""
         if self.before is None or self.after is None:
             return None
-        return explain.relative(self.before, self.after)
+        return (self.after - self.before) / abs(self.before) if self.before else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,21 @@ def _range(values: Sequence[float], before: str = "") -> str:
     return f"{before} {low:.3g} to {high:.3g}".strip()
 
 
+def capacity(trial: Judged, workload: Workload | None) -> list[str]:
+    """The highest rate that holds the SLA, against the peak asked for and the saturation."""
+    found = trial.capacity
+    if found is None:
+        return []
+    text = f"trial {trial.number}: the highest rate that holds the SLA is {found}"
+    known = found.interval.low if found.at_least else 0.0 if found.at_most else found.qps
+    if workload is not None and known > 0:
+        text += f", {known / workload.target_qps:.2g} times your peak"
+    saturation = trial.metric("saturation_qps")
+    if saturation is not None:
+        text += f"; it saturates at {shown('saturation_qps', saturation)}"
+    return [text]
+
+
 def compared(other: Judged, contrast: Contrast) -> str:
     """Another trial against the pick, from runs of the two in turns."""
     change = (
@@ -219,11 +234,6 @@ def incomplete(number: int, missing: Sequence[str]) -> str:
 
 def left_out(unknown: Sequence[str]) -> list[str]:
     return [f"not compared, since unknown: {', '.join(unknown)}"] if unknown else []
-
-
-def relative(before: float, after: float) -> float | None:
-    """The change as a share of ``before``; None where that is 0."""
-    return (after - before) / abs(before) if before else None
 
 
 def saved(savings: Savings, workload: Workload) -> list[str]:

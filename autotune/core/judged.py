@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.core.capacity import Capacity, capacity_of
 from autotune.core.evidence import estimate, evidence, latest
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.measurement import METRICS, Measurement, Purpose, Traffic
@@ -32,7 +33,7 @@ class Judged:
     """An ok trial with its verdicts: on the ``evidence`` it is judged by (see
     `autotune.core.evidence`), on its ``confirmation`` where its exported files were measured, and
     on every robust ``probes`` where the study asks for them. ``measurement`` is the evidence's last
-    one.
+    one; ``capacity`` is known where other rates were probed for it.
     """
 
     trial: Trial
@@ -40,6 +41,7 @@ class Judged:
     verdict: Verdict
     confirmation: Verdict | None = None
     probes: tuple[Probe, ...] = ()
+    capacity: Capacity | None = None
     _known: dict[str, Estimate | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -100,6 +102,7 @@ class Judged:
             "findings": _findings(self.verdict),
             "confirmation": None if self.confirmation is None else _findings(self.confirmation),
             "robust": [_probe(probe) for probe in self.probes],
+            "capacity": None if self.capacity is None else self.capacity.to_json(),
             "metrics": {name: None if k is None else k.value for name, k in known.items()},
             "intervals": {n: _ends(k.interval) for n, k in known.items() if k and k.interval},
         })  # fmt: skip
@@ -118,6 +121,7 @@ def judge_trial(trial: Trial, sla: Sla) -> Judged | None:
         verdict=judge_together(measured, sla),
         confirmation=None if confirmed is None else judge(confirmed, sla),
         probes=_probes(trial.of(Purpose.ROBUST), sla),
+        capacity=capacity_of(trial.measurements, sla),
     )
 
 

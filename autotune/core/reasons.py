@@ -45,7 +45,7 @@ def reasons(field: Field, choice: Choice | None, nearest: Judged | None) -> list
     if choice is not None:
         told = _of_the_pick(field, choice)
     elif nearest is not None:
-        told = explain.near_miss(nearest, field.rule)
+        told = explain.near_miss(nearest, field.rule) + explain.capacity(nearest, field.workload)
     else:
         return ["no trial was measured: nothing can be decided"]
     return [*told, *_incomplete(field), *explain.left_out(field.unknown), *_saved(field)]
@@ -59,6 +59,7 @@ def _of_the_pick(field: Field, choice: Choice) -> list[str]:
         *_gained(field, pick),
         *explain.confirmed(pick),
         *explain.robust(pick, asked=field.robust is not None),
+        *explain.capacity(pick, field.workload),
         *_compared(field, choice),
         *_neighbours(field, choice),
         *_temptations(field, pick),

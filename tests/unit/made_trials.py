@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from autotune.core.intervals import Interval
 from autotune.core.measurement import (
+    Ended,
     LatencySummary,
     LoadResult,
     Measurement,
     Purpose,
     TelemetryWindow,
+    Traffic,
 )
 from autotune.core.trial import Trial, TrialState
 from search_spaces.candidate import Candidate
@@ -21,6 +26,7 @@ def made_load(
     ok: int | None = None,
     achieved: float | None = None,
     window_s: float = 10.0,
+    ended: Ended = Ended.MAXIMUM,
 ) -> LoadResult:
     good = scheduled if ok is None else ok
     latency = None
@@ -45,6 +51,7 @@ def made_load(
         generator_cpu=0.2,
         max_in_flight=10,
         in_flight_cap_hit=False,
+        ended=ended,
     )
 
 
@@ -58,7 +65,13 @@ def made_measurement(
     instances: int = 1,
     purpose: Purpose = Purpose.TRIAL,
     invalid: tuple[str, ...] = (),
+    within: Mapping[str, tuple[float, float]] | None = None,
+    qps: float | None = None,
+    cv: float | None = 1.0,
+    seed: int = 0,
 ) -> Measurement:
+    """``within``: the ends of the 95% interval by metric; ``qps``, ``cv``, ``seed``: what was
+    offered."""
     return Measurement(
         purpose=purpose,
         started_at=0.0,
@@ -68,6 +81,8 @@ def made_measurement(
         saturation_qps=saturation,
         instances=instances,
         invalid_because=invalid,
+        intervals={name: Interval(*ends) for name, ends in (within or {}).items()},
+        traffic=None if qps is None else Traffic(qps=qps, arrival="gamma", cv=cv, seed=seed),
     )
 
 

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.core.errors import InputRefused
-from autotune.core.sla import Outcome, Sla, enough_samples, judge
+from autotune.core.intervals import Interval
+from autotune.core.measurement import Ended
+from autotune.core.sla import Outcome, Sla, enough_samples, judge, judge_together
 from tests.unit.made_trials import made_load, made_measurement
 
 SLA = Sla(latency_ms={95.0: 80.0}, error_rate=0.001)
@@ -117,3 +119,91 @@ def test_a_verdict_meets_exactly_when_no_term_is_violated(p95, limit, ok):
     measurement = made_measurement(load=made_load(p95=p95, ok=ok))
     verdict = judge(measurement, Sla(latency_ms={95.0: limit}))
     assert verdict.meets == all(violation <= 0 for violation in verdict.violations)
+
+
+# ---------------------------------------------------------------------------------- intervals
+def within(low, high, p95=70.0, **more):
+    return made_measurement(p95=p95, within={"p95_ms": (low, high)}, **more)
+
+
+def test_an_interval_below_the_limit_meets_and_is_shown():
+    verdict = judge(within(65.0, 80.0), SLA)
+    assert verdict.meets
+    assert verdict.reasons[0] == "p95 70.0 ms (65.0–80.0) meets 80 ms with 12% to spare"
+    assert verdict.findings[0].interval == Interval(65.0, 80.0)
+
+
+def test_an_interval_above_the_limit_misses():
+    verdict = judge(within(81.0, 110.0, p95=100.0), SLA)
+    assert verdict.outcome is Outcome.MISSES
+    assert verdict.reasons[0] == "p95 100.0 ms (81–110) breaks 80 ms by 25%"
+
+
+@pytest.mark.parametrize("value", [70.0, 80.0, 90.0])
+def test_an_interval_across_the_limit_is_undecided_wherever_its_value_lies(value):
+    verdict = judge(within(65.0, 101.0, p95=value), SLA)
+    assert verdict.outcome is Outcome.UNDECIDED
+    assert verdict.reasons[0] == (
+        f"p95 {value:.1f} ms (95% interval 65–101) straddles 80 ms: raise workload.measure_max_s"
+    )
+
+
+def test_what_a_search_is_told_comes_from_the_value_and_not_from_the_interval():
+    assert judge(within(65.0, 101.0, p95=90.0), SLA).violations[0] == pytest.approx(0.125)
+    assert judge(within(65.0, 101.0, p95=60.0), SLA).violations[0] == pytest.approx(-0.25)
+
+
+def test_an_interval_stands_in_for_the_least_number_of_requests():
+    few = made_load(scheduled=100, p95=40.0)
+    assert judge(within(35.0, 60.0, load=few), SLA).meets
+
+
+def test_one_undecided_percentile_leaves_the_whole_undecided():
+    sla = Sla(latency_ms={95.0: 80.0, 99.0: 100.0})
+    wide = {"p95_ms": (38.0, 45.0), "p99_ms": (45.0, 120.0)}
+    verdict = judge(made_measurement(p95=40.0, within=wide), sla)
+    assert [f.outcome for f in verdict.findings[:2]] == [Outcome.MEETS, Outcome.UNDECIDED]
+    assert verdict.outcome is Outcome.UNDECIDED
+
+
+def test_two_measurements_decide_together_what_neither_decides_alone():
+    runs = [within(64.0, 82.0, qps=100.0, seed=seed) for seed in (1, 2)]
+    assert judge(runs[0], SLA).outcome is Outcome.UNDECIDED
+    assert judge_together(runs, SLA).meets
+
+
+def test_requests_of_several_measurements_count_together():
+    few = [made_measurement(load=made_load(scheduled=100, p95=40.0))] * 2
+    assert judge_together(few, SLA).meets
+
+
+def test_errors_of_several_measurements_count_together():
+    loads = [made_load(scheduled=1000, ok=999), made_load(scheduled=1000, ok=995)]
+    verdict = judge_together([made_measurement(load=load) for load in loads], SLA)
+    assert {f.metric: f.value for f in verdict.findings}["error_rate"] == pytest.approx(0.003)
+
+
+def test_a_load_that_was_given_up_because_it_fell_behind_misses_however_short_it_was():
+    behind = made_load(p95=40.0, scheduled=100, ok=100, achieved=9.9, ended=Ended.FELL_BEHIND)
+    verdict = judge(made_measurement(load=behind), SLA)
+    assert verdict.outcome is Outcome.MISSES
+    assert verdict.findings[-1].outcome is Outcome.MISSES
+    assert verdict.reasons[-1].endswith("the requests in flight grew all the time, it falls behind")
+    assert verdict.violations[-1] > 0
+
+
+@given(
+    value=st.floats(0.1, 1e5),
+    limit=st.floats(0.1, 1e5),
+    below=st.floats(1.0, 5.0),
+    above=st.floats(1.0, 5.0),
+)
+def test_an_interval_decides_only_where_it_is_clear_of_the_limit(value, limit, below, above):
+    low, high = value / below, value * above
+    verdict = judge(within(low, high, p95=value), Sla(latency_ms={95.0: limit}))
+    expected = Outcome.UNDECIDED
+    if high <= limit:
+        expected = Outcome.MEETS
+    elif low > limit:
+        expected = Outcome.MISSES
+    assert verdict.findings[0].outcome is expected
