@@ -138,7 +138,7 @@ def rate_interval(
 ) -> Interval | None:
     """For the rate, per second, of events at ``times_s`` within [0, ``window_s``): Student's t
     over the counts of ten sections. None where a section would expect fewer than two."""
-    if len(times_s) < 2 * SECTIONS:
+    if np.count_nonzero((times_s >= 0) & (times_s < window_s)) < 2 * SECTIONS:
         return None
     counts, _ = np.histogram(times_s, bins=SECTIONS, range=(0.0, window_s))
     rates = counts / (window_s / SECTIONS)
