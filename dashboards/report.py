@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
+from autotune.core.capacity import capacity_of
 from autotune.core.explain import shown
 from autotune.core.intervals import Interval
 from autotune.core.judged import Probe
@@ -66,6 +67,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "cast": cast,
         "counts": _counts(found),
         "comparisons": [_compared(one) for one in told.get("comparisons", ())],
+        "capacity": _capacity(found, sla),
         "nearby": _nearby(cast, sla),
         "disbelieved": disbelieved(trials),
         "taken": sum(len(trial.measurements) for trial in trials),
@@ -364,6 +366,22 @@ def _compared(one: Mapping[str, Any]) -> dict[str, Any]:
         "pairs": one["pairs"],
         "relation": one["relation"],
     }
+
+
+def _capacity(found: Sequence[Entry], sla: Sla) -> list[dict[str, Any]]:
+    """The highest rate that meets the SLA, beside the saturation, of every trial so probed."""
+    probed = ((entry, capacity_of(entry.trial.measurements, sla)) for entry in found)
+    return [
+        {
+            "trial": entry.number,
+            "capacity": str(capacity),
+            "saturation": shown("saturation_qps", entry.metric("saturation_qps")),
+            "interval": _interval(entry, "saturation_qps"),
+            "share": capacity.saturation_share,
+        }
+        for entry, capacity in probed
+        if capacity is not None
+    ]
 
 
 def _nearby(cast: _Cast, sla: Sla) -> list[dict[str, Any]]:

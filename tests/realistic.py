@@ -263,8 +263,8 @@ def a_finished_study(pick: int = 5, rival: int = 7) -> list[Trial]:
     for number in (pick, rival):
         finals = [_again(trials[number], purpose=Purpose.FINAL, seed=s) for s in (2, 3)]
         probes = [
-            _again(trials[number], purpose=Purpose.CAPACITY, qps=qps, window_s=6.0)
-            for qps in (120.0, 100.0, 140.0, 130.0)
+            _again(trials[number], purpose=Purpose.CAPACITY, qps=qps, window_s=12.0)
+            for qps in (112.0, 158.0, 126.0, 142.0)
         ]
         more[number] = [*finals, *probes]
     more[rival].insert(1, _again(trials[rival], purpose=Purpose.FINAL, invalid_because=(other,)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune.bootstrap import StoredStudy
+from autotune.core.capacity import capacity_of
 from autotune.core.comparison import Comparison
 from autotune.core.intervals import Interval
 from autotune.core.measurement import METRICS, Measurement, Traffic
@@ -28,6 +29,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "load_s": round(answer.load_s, 1),
         "warnings": list(answer.warnings),
         "trials": [trial_json(trial, answer.study.sla) for trial in answer.trials],
+        "capacity": capacity_json(answer.trials, answer.study.sla),
         "savings": savings_json(answer.study, answer.trials),
         "decision": finite(answer.decision.to_json()),
     }
@@ -38,9 +40,20 @@ def stored_json(stored: StoredStudy) -> dict[str, Any]:
         "study": study_json(stored.record),
         "exported_to": stored.exported_to,
         "trials": [trial_json(trial, stored.study.sla) for trial in stored.trials],
+        "capacity": capacity_json(stored.trials, stored.study.sla),
         "savings": savings_json(stored.study, stored.trials),
         "decision": finite(stored.decision.to_json()),
     }
+
+
+def capacity_json(trials: Sequence[Trial], sla: Sla) -> list[dict[str, Any]]:
+    """Of every trial whose capacity was probed, in requests per second."""
+    found = ((trial.number, capacity_of(trial.measurements, sla)) for trial in trials)
+    return [
+        finite({"trial": number, **capacity.to_json()})
+        for number, capacity in found
+        if capacity is not None
+    ]
 
 
 def savings_json(study: Study, trials: Sequence[Trial]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from autotune.bootstrap import StoredStudy
 from autotune.cli.console import Console
-from autotune.cli.tables import comparisons_table, nearby_table, print_trials
+from autotune.cli.tables import capacity_table, comparisons_table, nearby_table, print_trials
 from autotune.cli.words import candidate_words, duration
 from autotune.core.decision import Decision
 from autotune.core.study import Study
@@ -77,15 +77,19 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
     Console.plain("")
     for reason in decision.reasons:
         _bullet(reason)
-    _print_after_the_search(study, decision)
+    _print_after_the_search(study, trials, decision)
     return set(numbers)
 
 
-def _print_after_the_search(study: Study, decision: Decision) -> None:
-    """The finals' comparisons, and the pick under other traffic."""
+def _print_after_the_search(study: Study, trials: Sequence[Trial], decision: Decision) -> None:
+    """The finals' comparisons, capacity, and the pick under other traffic."""
     if decision.comparisons:
         _heading("Run in turns, under the same arrivals")
         Console.out.print(comparisons_table(decision.comparisons))
+    capacity = capacity_table(trials, study.sla)
+    if capacity is not None:
+        _heading("How much they can take")
+        Console.out.print(capacity)
     shown = decision.of(decision.pick if decision.pick is not None else decision.nearest_miss)
     if shown is not None and shown.probes:
         _heading(f"Trial {shown.number} under other traffic")

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from autotune.cli.console import Console
 from autotune.cli.words import candidate_words, number, share
+from autotune.core.capacity import capacity_of
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.decision import Decision
 from autotune.core.intervals import Estimate
@@ -186,6 +187,24 @@ def nearby_table(probes: Iterable[Probe], sla: Sla) -> Table:
             Text(f"{verdict.outcome}{_margin(verdict)}", style=VERDICT_STYLES[verdict.outcome]),
         )
     return table
+
+
+def capacity_table(trials: Iterable[Trial], sla: Sla) -> Table | None:
+    """A row per trial whose capacity was probed, beside its saturation; None where none was."""
+    table = _plain_table()
+    table.add_column("trial", justify="right")
+    table.add_column("meets the SLA up to", no_wrap=True)
+    table.add_column("saturates", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    for trial in trials:
+        judged, capacity = judge_trial(trial, sla), capacity_of(trial.measurements, sla)
+        if judged is not None and capacity is not None:
+            known = judged.estimate("saturation_qps")
+            saturation = "–" if known is None else number(known.value, unit=f"/s {_beside(known)}")
+            table.add_row(
+                str(trial.number), str(capacity), saturation, share(capacity.saturation_share)
+            )
+    return table if table.row_count else None
 
 
 def comparisons_table(comparisons: Iterable[Comparison]) -> Table:

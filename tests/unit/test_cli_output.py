@@ -242,6 +242,7 @@ def test_show_tells_the_comparisons_other_traffic_and_what_was_not_believed(
     for words in (
         "5 7 p95 −4.2% −9.3% to +1.2% 2 tie",
         "5 7 saturation +3.1% +1.1% to +4.9% 2 better",
+        "7 129.9/s (80.0–158.0) 166.0/s (163–169) 78%",
         "Trial 5 under other traffic",
         "64.0/s gamma, cv 1.5",
         "a delay overshoots",
@@ -278,6 +279,15 @@ def test_json_has_intervals_windows_and_disturbances_of_every_measurement(
     assert again["valid"] is False
     assert again["verdict"] is None
     assert len(document["decision"]["comparisons"]) == 2
+
+
+def test_json_has_the_capacity_of_whoever_was_probed(
+    trials: list[Trial], decision: Decision
+) -> None:
+    pick, rival = stored_json(_stored(trials, decision))["capacity"]
+    assert (pick["trial"], rival["trial"]) == (5, 7)
+    assert (rival["low"], rival["high"]) == (80.0, 158.0)
+    assert rival["low"] < rival["qps"] < rival["high"]
 
 
 def test_json_tells_what_the_windows_took_and_fixed_ones_would_have(

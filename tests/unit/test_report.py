@@ -197,14 +197,19 @@ def test_every_point_has_its_interval_as_error_bars(finished: Page) -> None:
 
 def test_the_comparisons_of_the_finals_stand_in_a_table(finished: Page) -> None:
     assert "The best against each other" in finished.text
-    assert "5 7 p95 latency −4.2% −9.3% to +1.2% 2 tie" in finished.text
-    assert "5 7 saturation rate +3.1% +1.1% to +4.9% 2 better" in finished.text
+    assert "5 tie 7 p95 latency −4.2% −9.3% to +1.2% 2" in finished.text
+    assert "5 better 7 saturation rate +3.1% +1.1% to +4.9% 2" in finished.text
+
+
+def test_capacity_stands_beside_saturation(finished: Page) -> None:
+    assert "How much they can take" in finished.text
+    assert "7 129.9/s (80.0–158.0) 166.0/s 163–169 78%" in finished.text
 
 
 def test_other_traffic_is_told_with_what_is_left_of_the_limit(finished: Page) -> None:
     assert "The pick under other traffic" in finished.text
-    assert "64.0/s poisson, cv 1 33.6 ms 22–46 +58% meets" in finished.text
-    assert "96.0/s poisson, cv 1 60.9 ms 16–191 +24% undecided" in finished.text
+    assert "64.0/s poisson, cv 1 meets 33.6 ms 22–46 +58%" in finished.text
+    assert "96.0/s poisson, cv 1 undecided 60.9 ms 16–191 +24%" in finished.text
 
 
 def test_every_window_is_told_with_why_it_ended(finished: Page) -> None:
@@ -219,7 +224,7 @@ def test_what_was_not_believed_is_listed_with_counts_and_reasons(finished: Page)
 
 def test_a_study_without_finals_or_doubts_does_not_speak_of_them() -> None:
     text = Page(_render([a_trial(0, a_candidate(4, 2))], pick=0)).text
-    for words in ("against each other", "other traffic", "Not believed"):
+    for words in ("against each other", "can take", "other traffic", "Not believed"):
         assert words not in text
 
 
