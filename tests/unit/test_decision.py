@@ -3,19 +3,22 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.core.decision import decide
+from autotune.core.comparison import Comparison, Relation
+from autotune.core.decision import decide, finalists
+from autotune.core.intervals import Interval
 from autotune.core.measurement import Purpose
 from autotune.core.pareto import dominates
 from autotune.core.sla import Sla
-from autotune.core.study import Objective, PickRule
+from autotune.core.study import Objective, PickRule, Robust
 from autotune.core.trial import TrialState
 from autotune.core.workload import Workload
 from tests.unit.made_trials import made_load, made_measurement, made_trial
 
 SLA = Sla(latency_ms={95.0: 80.0})
+UNHURRIED = settings(deadline=None, max_examples=60)
 OBJECTIVES = tuple(Objective.of(m) for m in ("saturation_qps", "p95_ms", "utilization"))
 
 
@@ -217,6 +220,275 @@ def test_a_pick_that_is_already_in_service_says_so():
     assert "already the pick" in decided(trial(0), trial(1, instances=2)).reasons[1]
 
 
+# ---------------------------------------------------------------------------------------- ties
+def near(number, p95, share=0.1, saturation=150.0, saturated=0.05, **figures):
+    """A trial with an interval of that share of its p95, and of its saturation, on either side."""
+    within = {
+        "p95_ms": (p95 * (1 - share), p95 * (1 + share)),
+        "saturation_qps": (saturation * (1 - saturated), saturation * (1 + saturated)),
+    }
+    return trial(number, p95=p95, saturation=saturation, within=within, **figures)
+
+
+def compared(first, second, effect, low, high, relation, metric="p95_ms", at=0.0):
+    return Comparison(
+        first=first,
+        second=second,
+        metric=metric,
+        effect=effect,
+        interval=Interval(low, high),
+        relation=relation,
+        pairs=2,
+        taken_at=at,
+    )
+
+
+TIE = compared(3, 5, -0.012, -0.021, 0.044, Relation.TIE)
+BETTER = compared(3, 5, -0.12, -0.16, -0.08, Relation.BETTER)
+
+
+def test_of_two_that_overlap_the_one_with_fewer_instances_is_the_fastest():
+    decision = decided(near(3, 40.0), near(5, 38.0, instances=2), rule=PickRule.FASTEST)
+    assert decision.pick == 3
+    assert decision.ties == (3, 5)
+    assert decision.runner_up == 5
+    assert (
+        "trials 3 and 5 are a tie (p95 differs by 5.0%, their 95% intervals overlap): the cheaper"
+        " is picked, trial 3, with instances 1 instead of 2"
+    ) in decision.reasons
+
+
+def test_of_two_that_are_clear_of_each_other_the_faster_is_picked():
+    decision = decided(near(3, 40.0), near(5, 30.0, instances=2), rule=PickRule.FASTEST)
+    assert decision.pick == 5
+    assert decision.ties == ()
+
+
+def test_a_tie_run_against_run_goes_to_the_cheaper_and_is_told_with_its_interval():
+    trials = near(3, 40.0, 0.01), near(5, 36.0, 0.01, instances=2)
+    decision = decided(*trials, rule=PickRule.FASTEST, comparisons=[TIE])
+    assert decision.pick == 3
+    assert (
+        "trials 3 and 5 are a tie (p95 differs by 1.2%, 95% interval −2.1% to +4.4%): the cheaper"
+        " is picked, trial 3, with instances 1 instead of 2"
+    ) in decision.reasons
+
+
+def test_a_difference_run_against_run_decides_though_the_intervals_overlap():
+    trials = near(3, 40.0), near(5, 38.0, instances=2)
+    decision = decided(*trials, rule=PickRule.FASTEST, comparisons=[BETTER])
+    assert decision.pick == 5
+    assert decision.comparisons == (BETTER,)
+    assert (
+        "trial 3, run in turns with the pick, is 14% slower (p95 +13.6%, 95% interval +8.7% to"
+        " +19.0%, 2 pairs of runs)"
+    ) in decision.reasons
+
+
+def test_what_was_better_run_against_run_goes_before_what_looked_better_apart():
+    trials = near(3, 37.0), near(5, 38.0)
+    assert decided(*trials, rule=PickRule.FASTEST).pick == 3
+    assert decided(*trials, rule=PickRule.FASTEST, comparisons=[BETTER]).pick == 5
+
+
+def test_only_the_latest_comparison_of_two_counts():
+    earlier = compared(5, 3, 0.3, 0.2, 0.4, Relation.WORSE, at=1.0)
+    later = compared(3, 5, -0.01, -0.03, 0.02, Relation.TIE, at=2.0)
+    trials = near(3, 40.0), near(5, 38.0, instances=2)
+    for comparisons in ([earlier, later], [later, earlier]):
+        decision = decided(*trials, rule=PickRule.FASTEST, comparisons=comparisons)
+        assert decision.pick == 3
+        assert decision.comparisons == (later,)
+
+
+def test_a_tie_at_equal_cost_leaves_what_runs_now():
+    decision = decided(near(0, 40.0), near(5, 38.0))
+    assert decision.pick == 0
+    assert any(r.endswith("what runs now: to change nothing is cheapest") for r in decision.reasons)
+
+
+def test_cheapest_knows_no_tie_between_different_numbers_of_instances():
+    decision = decided(near(0, 38.0, instances=2), near(5, 40.0, instances=1))
+    assert decision.pick == 5
+    assert decision.ties == ()
+
+
+def test_max_throughput_ties_in_saturation():
+    trials = near(3, 40.0, saturation=150.0), near(5, 40.0, saturation=155.0, instances=3)
+    decision = decided(*trials, rule=PickRule.MAX_THROUGHPUT)
+    assert decision.pick == 3
+    assert decision.ties == (3, 5)
+
+
+def test_balanced_ties_where_nothing_it_goes_by_is_clear():
+    objectives = (Objective.of("p95_ms"), Objective.of("saturation_qps"))
+    trials = near(3, 40.0, saturation=150.0), near(5, 39.0, saturation=151.0, instances=3)
+    tied = decided(*trials, rule=PickRule.BALANCED, objectives=objectives)
+    assert tied.pick == 3
+    clear = near(5, 39.0, saturation=190.0, instances=3)
+    assert decided(trials[0], clear, rule=PickRule.BALANCED, objectives=objectives).pick == 5
+
+
+def test_a_tie_in_latency_does_not_win_against_what_is_clearly_better_at_the_same_price():
+    trials = near(0, 40.0, saturation=100.0), near(5, 38.0, saturation=150.0)
+    assert decided(*trials, rule=PickRule.FASTEST).pick == 5
+
+
+def test_a_pick_within_the_noise_of_the_front_stands_on_it():
+    decision = decided(near(0, 40.0), near(5, 38.0), rule=PickRule.FASTEST)
+    assert decision.pick == 0
+    assert decision.front == (0, 5)
+
+
+def test_many_ties_are_named_shortly():
+    decision = decided(*(near(n, 40.0 - n / 10, instances=1 + n) for n in range(9)),
+                       rule=PickRule.FASTEST)  # fmt: skip
+    assert decision.ties == tuple(range(9))
+    assert any("as are 1, 2, 3, 4, 5 and 2 more:" in reason for reason in decision.reasons)
+
+
+def test_the_runner_up_is_told_only_what_is_more_than_noise():
+    decision = decided(near(0, 40.0, memory=500), near(5, 38.0, memory=900))
+    assert "runner-up: trial 5 meets the SLA too but has memory 900 MB (80% more)" in (
+        decision.reasons
+    )
+
+
+def test_a_gain_within_the_noise_says_so():
+    reasons = decided(near(0, 40.0, instances=2), near(5, 38.0)).reasons
+    assert any("p95 40.0 ms → 38.0 ms (within the noise)" in reason for reason in reasons)
+
+
+# ----------------------------------------------------------------------------------- undecided
+def test_a_trial_that_straddles_the_limit_is_not_picked_though_it_would_be_cheapest():
+    decision = decided(near(0, 75.0), near(1, 40.0, instances=2))
+    assert decision.pick == 1
+    assert decision.undecided == (0,)
+
+
+def test_where_some_are_undecided_and_none_meets_the_first_reason_says_which_and_what_to_do():
+    decision = decided(near(0, 100.0), near(1, 82.0), near(2, 81.0, instances=2))
+    assert decision.pick is None
+    assert decision.nearest_miss == 2
+    assert decision.reasons[0] == (
+        "no candidate is known to meet the SLA, so none is cheapest; trial 2 is undecided: p95"
+        " 81.0 ms (95% interval 72.9–89.1) straddles 80 ms: raise workload.measure_max_s, or lower"
+        " the rate"
+    )
+
+
+def test_an_undecided_trial_is_nearer_than_one_that_misses_by_less():
+    unsure = near(1, 84.0)
+    decision = decided(near(0, 81.0, 0.01), unsure)
+    assert decision.nearest_miss == 1
+    assert decision.distance == pytest.approx(0.05)
+
+
+def test_a_pick_whose_confirmation_is_unsure_says_so():
+    within = {"p95_ms": (65.0, 90.0)}
+    unsure = made_measurement(p95=75.0, within=within, purpose=Purpose.CONFIRM)
+    sure = made_measurement(p95=70.0, within={"p95_ms": (65.0, 75.0)})
+    decision = decided(made_trial(0, sure, unsure))
+    assert decision.pick == 0
+    assert any(
+        r.startswith("not contradicted by its exported files, though not sure by them alone: p95")
+        for r in decision.reasons
+    )
+
+
+def test_a_pick_that_is_out_by_a_probe_says_where():
+    out = made_trial(
+        0,
+        made_measurement(p95=40.0),
+        made_measurement(p95=160.0, purpose=Purpose.ROBUST, qps=36.0, cv=2.0),
+    )
+    assert "at 36/s, cv 2, p95 160.0 ms breaks 80 ms by 100%" in decided(out).reasons[0]
+
+
+# --------------------------------------------------------------------------- robust, capacity
+def robust(p95, qps, cv, within=None):
+    ends = {} if within is None else {"p95_ms": within}
+    return made_measurement(p95=p95, purpose=Purpose.ROBUST, qps=qps, cv=cv, within=ends)
+
+
+def test_a_robust_pick_says_over_what_and_where_the_margin_is_least():
+    probes = robust(50.0, 24.0, 1.0), robust(60.0, 24.0, 2.0), robust(72.0, 36.0, 2.0)
+    decision = decided(made_trial(0, made_measurement(p95=40.0), *probes))
+    assert (
+        "holds 80 ms from 24 to 36 requests/s at cv 1 to 2; least margin 10% at 36/s, cv 2"
+    ) in decision.reasons
+
+
+def test_a_robust_pick_says_where_it_is_not_sure():
+    probe = robust(75.0, 36.0, 2.0, within=(65.0, 90.0))
+    reasons = decided(made_trial(0, made_measurement(p95=40.0), probe)).reasons
+    assert any("; not sure at 36/s, cv 2: p95 75.0 ms (95% interval" in r for r in reasons)
+
+
+def test_a_pick_that_was_to_be_robust_and_was_not_probed_says_so():
+    asked = decided(trial(0), robust=Robust(qps=0.2))
+    assert any(reason.startswith("not shown to be robust") for reason in asked.reasons)
+    assert not any("robust" in reason for reason in decided(trial(0)).reasons)
+
+
+def test_capacity_is_told_against_the_peak_and_the_saturation():
+    runs = [
+        made_measurement(p95=40.0, qps=120.0, saturation=200.0),
+        made_measurement(p95=78.0, qps=150.0, saturation=None, purpose=Purpose.CAPACITY),
+        made_measurement(p95=84.0, qps=156.0, saturation=None, purpose=Purpose.CAPACITY),
+    ]
+    decision = decided(made_trial(0, *runs), workload=Workload(target_qps=100.0))
+    told = next(r for r in decision.reasons if "highest rate" in r)
+    assert told.startswith("trial 0: the highest rate that holds the SLA is 152.0/s (150.0–156.0)")
+    assert told.endswith(", 1.5 times your peak; it saturates at 200.0/s")
+
+
+def test_the_nearest_miss_tells_its_capacity_too():
+    runs = [
+        made_measurement(p95=100.0, qps=120.0),
+        made_measurement(p95=60.0, qps=90.0, purpose=Purpose.CAPACITY),
+    ]
+    decision = decided(made_trial(0, *runs), workload=Workload(target_qps=100.0))
+    assert any("trial 0: the highest rate that holds the SLA is 1" in r for r in decision.reasons)
+
+
+def test_what_the_windows_saved_is_told():
+    load = made_load(window_s=4.0)
+    decision = decided(
+        made_trial(0, made_measurement(load=load)), workload=Workload(target_qps=100, measure_s=12)
+    )
+    assert decision.reasons[-1].endswith("windows of a fixed 12 s would have taken 12 s")
+
+
+# ----------------------------------------------------------------------------------- finalists
+def test_finalists_are_the_pick_and_what_is_tied_with_it():
+    trials = near(0, 40.0), near(1, 41.0), near(2, 20.0, instances=2), near(3, 70.0, 0.01)
+    assert finalists(decided(*trials), 4) == (0, 1)
+
+
+def test_there_are_no_more_finalists_than_asked_for():
+    assert len(finalists(decided(*(near(n, 40.0 + n / 10) for n in range(6))), 3)) == 3
+
+
+def test_the_runner_up_is_a_finalist_where_nothing_else_is():
+    assert finalists(decided(near(0, 40.0), near(1, 20.0, instances=2)), 2) == (0, 1)
+
+
+def test_an_undecided_trial_that_would_be_the_pick_is_a_finalist():
+    trials = near(0, 75.0), near(1, 40.0, instances=2), near(2, 79.0, instances=3)
+    assert finalists(decided(*trials), 3) == (1, 0)
+
+
+def test_where_none_meets_the_undecided_are_the_finalists_by_the_rule():
+    trials = near(0, 81.0, instances=2), near(1, 82.0), near(2, 200.0)
+    assert finalists(decided(*trials), 3) == (1, 0)
+
+
+def test_a_lone_trial_is_its_own_final():
+    assert finalists(decided(near(0, 40.0)), 2) == (0,)
+    assert finalists(decided(near(0, 200.0)), 2) == ()
+
+
 # ------------------------------------------------------------------------------------ properties
 FIGURES = st.fixed_dictionaries({
     "p95": st.sampled_from([10.0, 40.0, 41.0, 79.0, 81.0, 200.0]),
@@ -239,6 +511,7 @@ METRIC_SETS = st.lists(
 )
 
 
+@UNHURRIED
 @given(TRIALS, RULES, METRIC_SETS)
 def test_the_pick_meets_the_sla_and_no_other_that_meets_it_dominates_it(trials, rule, objectives):
     decision = decide(trials, SLA, objectives, rule)
@@ -254,6 +527,7 @@ def test_the_pick_meets_the_sla_and_no_other_that_meets_it_dominates_it(trials, 
     assert not any(dominates(p, points[decision.pick], maximize) for p in points.values())
 
 
+@UNHURRIED
 @given(TRIALS, RULES, METRIC_SETS, st.randoms(use_true_random=False))
 def test_the_order_of_the_trials_does_not_matter(trials, rule, objectives, random):
     shuffled = random.sample(trials, len(trials))
@@ -261,6 +535,7 @@ def test_the_order_of_the_trials_does_not_matter(trials, rule, objectives, rando
     assert one.to_json() == other.to_json()
 
 
+@UNHURRIED
 @given(TRIALS)
 def test_cheapest_never_uses_more_instances_than_any_fully_known_trial_that_meets(trials):
     decision = decide(trials, SLA, (), PickRule.CHEAPEST)
@@ -275,6 +550,7 @@ def test_cheapest_never_uses_more_instances_than_any_fully_known_trial_that_meet
     assert pick.metric("instances") == min(j.metric("instances") for j in known)
 
 
+@UNHURRIED
 @given(TRIALS, RULES, METRIC_SETS)
 def test_a_decision_is_plain_data(trials, rule, objectives):
     data = decide(trials, SLA, objectives, rule).to_json()
@@ -283,6 +559,7 @@ def test_a_decision_is_plain_data(trials, rule, objectives):
     assert data["reasons"]
 
 
+@UNHURRIED
 @given(TRIALS, RULES)
 def test_a_dominated_addition_does_not_change_the_pick(trials, rule):
     before = decide(trials, SLA, OBJECTIVES, rule)
@@ -295,3 +572,90 @@ def test_a_dominated_addition_does_not_change_the_pick(trials, rule):
         return
     worse = trial(99, p95=79.9, saturation=1.0, utilization=0.01, memory=1e4, instances=9)
     assert decide([*trials, worse], SLA, OBJECTIVES, rule).pick == before.pick
+
+
+# ---------------------------------------------------------------------- properties, with intervals
+NEAR = st.builds(
+    near,
+    st.just(0),
+    st.sampled_from([10.0, 40.0, 41.0, 70.0, 79.0, 85.0, 200.0]),
+    st.sampled_from([0.01, 0.05, 0.2]),
+    st.sampled_from([50.0, 100.0, 103.0]),
+    memory=st.sampled_from([100.0, 105.0, 300.0]),
+    instances=st.integers(1, 3),
+)
+NEARS = st.lists(NEAR, min_size=1, max_size=7).map(
+    lambda rows: [made_trial(number, *row.measurements) for number, row in enumerate(rows)]
+)
+COMPARED = st.lists(
+    st.builds(
+        lambda pair, relation, at: compared(
+            *pair, *{
+                Relation.BETTER: (-0.2, -0.3, -0.1),
+                Relation.WORSE: (0.2, 0.1, 0.3),
+                Relation.TIE: (0.0, -0.1, 0.1),
+            }[relation], relation, at=at,
+        ),
+        st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda pair: pair[0] != pair[1]),
+        st.sampled_from(list(Relation)),
+        st.sampled_from([0.0, 1.0, 2.0]),
+    ),
+    max_size=6,
+    unique_by=lambda c: (frozenset((c.first, c.second)), c.taken_at),
+)  # fmt: skip
+
+
+@UNHURRIED
+@given(NEARS, RULES, METRIC_SETS, COMPARED, st.randoms(use_true_random=False))
+def test_neither_the_order_of_trials_nor_that_of_comparisons_matters(
+    trials, rule, objectives, comparisons, random
+):
+    one = decide(trials, SLA, objectives, rule, comparisons=comparisons)
+    shuffled = random.sample(trials, len(trials))
+    again = random.sample(comparisons, len(comparisons))
+    assert one.to_json() == decide(shuffled, SLA, objectives, rule, comparisons=again).to_json()
+
+
+@UNHURRIED
+@given(NEARS, RULES, METRIC_SETS, COMPARED)
+def test_a_pick_meets_the_sla_with_its_whole_interval(trials, rule, objectives, comparisons):
+    decision = decide(trials, SLA, objectives, rule, comparisons=comparisons)
+    pick = decision.of(decision.pick)
+    assert (pick is None) == (not decision.meeting)
+    if pick is not None:
+        assert pick.estimate("p95_ms").interval.high <= 80.0
+        assert pick.number in decision.front
+
+
+@UNHURRIED
+@given(NEARS, COMPARED)
+def test_cheapest_is_never_dearer_than_another_that_meets_ties_or_not(trials, comparisons):
+    decision = decide(trials, SLA, (), PickRule.CHEAPEST, comparisons=comparisons)
+    pick = decision.of(decision.pick)
+    if pick is not None:
+        meeting = [decision.of(number) for number in decision.meeting]
+        assert pick.metric("instances") == min(j.metric("instances") for j in meeting)
+
+
+@UNHURRIED
+@given(NEARS, COMPARED)
+def test_among_the_ties_of_the_fastest_none_has_fewer_instances_than_the_pick(trials, comparisons):
+    decision = decide(trials, SLA, (), PickRule.FASTEST, comparisons=comparisons)
+    if decision.ties:
+        assert decision.pick in decision.ties
+        instances = {n: decision.of(n).metric("instances") for n in decision.ties}
+        assert instances[decision.pick] == min(instances.values())
+
+
+@UNHURRIED
+@given(NEARS, RULES, METRIC_SETS, COMPARED, st.integers(2, 8))
+def test_finalists_are_open_to_the_pick_and_begin_with_it(
+    trials, rule, objectives, comparisons, count
+):
+    decision = decide(trials, SLA, objectives, rule, comparisons=comparisons)
+    found = finalists(decision, count)
+    assert len(set(found)) == len(found) <= count
+    assert set(found) <= {*decision.meeting, *decision.undecided}
+    if decision.pick is not None:
+        assert found[0] == decision.pick
+        assert len(found) > 1 or decision.runner_up is None

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core.evidence import estimate, evidence
@@ -122,6 +122,7 @@ MEASURED = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(MEASURED, min_size=1, max_size=5))
 def test_a_pooled_value_lies_in_its_interval_and_among_the_values(measurements):
     found = pooled(*measurements)

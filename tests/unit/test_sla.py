@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core.errors import InputRefused
@@ -114,6 +114,7 @@ def test_an_sla_that_cannot_be_held_is_refused(kwargs):
         Sla(**kwargs)
 
 
+@settings(deadline=None)
 @given(p95=st.floats(0.1, 1e5), limit=st.floats(0.1, 1e5), ok=st.integers(0, 1000))
 def test_a_verdict_meets_exactly_when_no_term_is_violated(p95, limit, ok):
     measurement = made_measurement(load=made_load(p95=p95, ok=ok))
@@ -192,6 +193,7 @@ def test_a_load_that_was_given_up_because_it_fell_behind_misses_however_short_it
     assert verdict.violations[-1] > 0
 
 
+@settings(deadline=None)
 @given(
     value=st.floats(0.1, 1e5),
     limit=st.floats(0.1, 1e5),
