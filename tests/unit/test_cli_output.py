@@ -13,8 +13,9 @@ import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.bootstrap import StoredStudy
+from autotune.bootstrap import Compared, StoredStudy
 from autotune.cli.as_json import answer_json, stored_json
+from autotune.cli.compare import compared_json, print_compared
 from autotune.cli.console import Console
 from autotune.cli.progress import listener
 from autotune.cli.render import print_answer, print_stored
@@ -306,3 +307,40 @@ def test_stored_json_can_be_said_in_json_where_nothing_meets(trials: list[Trial]
     stored = replace(_stored(trials, decision), study=study)
     document = json.loads(json.dumps(stored_json(stored), allow_nan=False))
     assert document["decision"]["pick"] is None
+
+
+# --------------------------------------------------------------------------------------- compare
+def _compared(trials: list[Trial]) -> Compared:
+    return Compared(
+        study=a_study(),
+        record=a_record(trials),
+        trials=(trials[7], trials[5]),
+        comparisons=tuple(comparisons(pick=5, rival=7)),
+    )
+
+
+def test_compare_says_what_the_second_trial_is_to_the_first(
+    trials: list[Trial], printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(80)
+    print_compared(_compared(trials))
+    said = " ".join(text.getvalue().split())
+    assert "ocr: trial 5 against trial 7: a tie in p95, better in saturation" in said
+    assert "trial 7: batch 8 · delay 2 ms · instances 2" in said
+    assert "5 7 p95 −4.2% −9.3% to +1.2% 2 tie" in said
+
+
+def test_compare_says_so_where_nothing_could_be_told(
+    trials: list[Trial], printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(80)
+    print_compared(replace(_compared(trials), comparisons=()))
+    assert "trial 5 against trial 7 could not be told" in text.getvalue()
+
+
+def test_compare_in_json_has_both_trials_and_the_comparisons(trials: list[Trial]) -> None:
+    document = json.loads(json.dumps(compared_json(_compared(trials)), allow_nan=False))
+    assert [document[which]["number"] for which in ("first", "second")] == [7, 5]
+    latency, rate = document["comparisons"]
+    assert (latency["metric"], latency["relation"]) == ("p95_ms", "tie")
+    assert rate["interval"] == [0.011, 0.049]

@@ -224,7 +224,7 @@ def test_what_was_not_believed_is_listed_with_counts_and_reasons(finished: Page)
 
 def test_a_study_without_finals_or_doubts_does_not_speak_of_them() -> None:
     text = Page(_render([a_trial(0, a_candidate(4, 2))], pick=0)).text
-    for words in ("against each other", "can take", "other traffic", "Not believed"):
+    for words in ("against each other", "How much they can", "other traffic", "Not believed"):
         assert words not in text
 
 
