@@ -28,10 +28,10 @@ from tritonclient.utils import InferenceServerException
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.model_interface import ModelInterface, TensorSpec
 from autotune.core.workload import Arrival, ArrivalKind, InputKind, InputSpec
-from loadgen.arrivals import schedule_at_rate
+from loadgen.arrivals import schedule_at_rate, warm_up
 from loadgen.bodies import build_bodies
 from loadgen.inputs import build_samples
-from loadgen.pacing import OpenLoopPhase, Phase, Window
+from loadgen.pacing import Arrivals, OpenLoopPhase, Phase, Window
 from loadgen.results import RawRun, summarise
 from loadgen.transport import InferClient
 from loadgen.users import InferUser
@@ -111,20 +111,28 @@ def build_phase(host: str, options: Namespace, user: InferUser) -> Phase:
         warmup_s=options.warm_up,
         measure_s=options.duration,
         timeout_s=options.request_timeout,
+        tail_s=options.request_timeout + _TAIL_S,
         cap=options.max_in_flight,
     )
     arrival = Arrival(
         kind=ArrivalKind(options.arrival), cv=options.arrival_cv, trace=options.arrival_trace
     )
+    qps, seed = options.qps, options.load_seed
+    before = warm_up(arrival, qps=qps, seed=seed, duration_s=window.warmup_s)
     offsets = schedule_at_rate(
         arrival,
-        qps=options.qps,
-        seed=options.load_seed,
-        duration_s=window.closes_s + window.timeout_s + _TAIL_S,
-        window_s=(window.warmup_s, window.closes_s),
+        qps=qps,
+        seed=seed,
+        duration_s=window.measure_s + window.tail_s,
+        looks=(window.measure_s,),
     )
     client = InferClient(address, model.name, build_bodies(model, samples))
-    return OpenLoopPhase(client, window, user.report, offsets.tolist())
+    return OpenLoopPhase(
+        client,
+        window,
+        user.report,
+        Arrivals(warm_up=before.tolist(), window=offsets.tolist()),
+    )
 
 
 def read_interface(address: str, model: str) -> ModelInterface:
@@ -172,13 +180,7 @@ def _input_spec(options: Namespace) -> InputSpec:
 
 
 def _summary(recorded: RawRun, options: Namespace) -> str:
-    result = summarise(
-        recorded,
-        warmup_s=options.warm_up,
-        measure_s=options.duration,
-        timeout_s=options.request_timeout,
-        keep_samples=False,
-    )
+    result = summarise(recorded, timeout_s=options.request_timeout, keep_samples=False)
     fields = dataclasses.asdict(result)
     del fields["samples"]
     return json.dumps(fields)

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hdrh.histogram import HdrHistogram
 
-from autotune.core.measurement import LatencySummary, LoadResult, RequestSamples, RequestStatus
+from autotune.core.measurement import (
+    LatencySummary,
+    LoadResult,
+    RequestSamples,
+    RequestStatus,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,39 +48,52 @@ class RawRun:
     """What the worker recorded of one phase, warm-up and tail included.
 
     ``scheduled_s``, ``sent_s``, ``done_s``: float64, shape (n,), seconds since the phase began,
-    NaN for what did not happen; ``code``: int16, shape (n,), see `Code`. ``cap_hit`` says whether
-    the in-flight cap held a request back before the window closed.
+    NaN for what did not happen; ``code``: int16, shape (n,), see `Code`. The measured window is
+    [``opened_s``, ``closed_s``), on the same clock; ``generator_cpu``, ``max_in_flight`` and
+    ``cap_hit`` (the in-flight cap held a request back) are of it alone.
     """
 
     scheduled_s: NDArray[np.float64]
     sent_s: NDArray[np.float64]
     done_s: NDArray[np.float64]
     code: NDArray[np.int16]
+    opened_s: float
+    closed_s: float
     generator_cpu: float
     max_in_flight: int
     cap_hit: bool
 
 
 def summarise(
-    run: RawRun, *, warmup_s: float, measure_s: float, timeout_s: float, keep_samples: bool = True
+    run: RawRun,
+    *,
+    timeout_s: float,
+    keep_samples: bool = True,
+    completions: bool = False,
+    histogram: bool = True,
 ) -> LoadResult:
-    """The window [``warmup_s``, ``warmup_s`` + ``measure_s``) of a run.
+    """The measured window of a run.
 
     Counts and latencies are of the requests scheduled in the window. ``achieved_qps`` is the rate
     of good answers that *arrived* in the window, whenever they were scheduled: a server that
-    falls behind does not get credit for what it answered after the load was over.
+    falls behind does not get credit for what it answered after the load was over. A request that
+    is not settled counts as timed out. With ``completions`` the samples are of the requests that
+    were scheduled before the window and answered in it too (their times are negative until then):
+    of a burst it is the completions that count.
     """
-    closes = warmup_s + measure_s
-    inside = (run.scheduled_s >= warmup_s) & (run.scheduled_s < closes)
+    opens, closes = run.opened_s, run.closed_s
+    window_s = round(closes - opens, 9)
+    inside = (run.scheduled_s >= opens) & (run.scheduled_s < closes)
     scheduled, sent, done = run.scheduled_s[inside], run.sent_s[inside], run.done_s[inside]
     code = run.code[inside]
     ok = code == Code.OK
     latency_ms = _latency_ms(scheduled, done, ok, timeout_s)
-    arrived = (run.code == Code.OK) & (run.done_s >= warmup_s) & (run.done_s < closes)
+    arrived = (run.code == Code.OK) & (run.done_s >= opens) & (run.done_s < closes)
+    kept = inside | arrived if completions else inside
     return LoadResult(
-        offered_qps=len(scheduled) / measure_s,
-        achieved_qps=int(np.count_nonzero(arrived)) / measure_s,
-        window_s=measure_s,
+        offered_qps=len(scheduled) / window_s,
+        achieved_qps=int(np.count_nonzero(arrived)) / window_s,
+        window_s=window_s,
         scheduled=len(scheduled),
         sent=int(np.count_nonzero(~np.isnan(sent))),
         completed=int(np.count_nonzero(~np.isnan(done))),
@@ -87,8 +105,9 @@ def summarise(
         generator_cpu=run.generator_cpu,
         max_in_flight=run.max_in_flight,
         in_flight_cap_hit=run.cap_hit,
-        histogram=_histogram(latency_ms),
-        samples=_samples(scheduled, sent, done, ok, warmup_s) if keep_samples else None,
+        histogram=_histogram(latency_ms) if histogram else "",
+        samples=_samples(run, kept) if keep_samples else None,
+        warmup_s=opens,
     )
 
 
@@ -119,13 +138,10 @@ def _histogram(latency_ms: NDArray[np.float64]) -> str:
     return encoded.decode("ascii")
 
 
-def _samples(
-    scheduled: NDArray[np.float64],
-    sent: NDArray[np.float64],
-    done: NDArray[np.float64],
-    ok: NDArray[np.bool_],
-    opened: float,
-) -> RequestSamples:
+def _samples(run: RawRun, kept: NDArray[np.bool_]) -> RequestSamples:
     return RequestSamples(
-        scheduled_s=scheduled - opened, sent_s=sent - opened, done_s=done - opened, ok=ok
+        scheduled_s=run.scheduled_s[kept] - run.opened_s,
+        sent_s=run.sent_s[kept] - run.opened_s,
+        done_s=run.done_s[kept] - run.opened_s,
+        ok=run.code[kept] == Code.OK,
     )

@@ -25,14 +25,14 @@ class InferUser(User):
         """The phase to run, with `report` as its listener."""
         raise NotImplementedError
 
-    def starting(self, at: float) -> None:
+    def starting(self, phase: Phase, at: float) -> None:
         """Told, just before, at which time of `time.monotonic` the phase begins."""
 
     @task
     def load(self) -> None:
         phase = self.make_phase()
         start = time.monotonic() + START_DELAY_S
-        self.starting(start)
+        self.starting(phase, start)
         type(self).recorded = phase.run(start)
         raise StopUser
 

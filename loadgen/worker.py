@@ -1,11 +1,12 @@
 """The load process: a Locust local runner that takes commands as JSON lines.
 
-Standard input: a `Command` a line. Standard output, one JSON line each:
-``ready``; per run ``started`` (with the time of CLOCK_MONOTONIC at which the phase begins, so that
-the driver can tell when the window opens by its own clock) and ``done``, ``failed``, or ``unsaved``
-where the results could not be written. The raw
-times go to the file that the command names. The process ends when its input is closed or its
-parent dies.
+Standard input: a `Command` a line; while it runs, ``{"do": "open"}`` ends its warm-up and
+``{"do": "close"}`` its window, which else end when they are as long as they may be. Standard
+output, one JSON line each: ``ready``; per run ``started``, ``opened``, ``closed`` (with ``at``, the
+time of CLOCK_MONOTONIC of that moment, sent when it comes) and ``done``; or ``failed``; or
+``unsaved`` where the results could not be written. The raw times go to the file that the command
+names; what is known meanwhile is appended to the stream file (see `loadgen.stream`), if it names
+one. The process ends when its input is closed or its parent dies.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from gevent.fileobject import FileObjectPosix
 from locust.env import Environment
 
 from loadgen.bodies import Body, load_bodies
-from loadgen.pacing import OpenLoopPhase, Phase, SaturatePhase, Window
+from loadgen.pacing import Arrivals, OpenLoopPhase, Phase, SaturatePhase, Watcher, Window
 from loadgen.results import Code, RawRun
+from loadgen.stream import StreamWriter
 from loadgen.transport import InferClient
 from loadgen.users import InferUser
 
@@ -42,19 +44,22 @@ _REAL_TIME_US = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One phase. ``schedule`` is the .npy of an open loop's offsets; None saturates with
-    ``in_flight`` requests."""
+    """One phase. ``warm_up`` and ``arrivals`` are the .npy of an open loop's offsets; None
+    saturates with ``in_flight`` requests."""
 
     host: str
     model: str
     bodies: str
-    schedule: str | None
+    warm_up: str | None
+    arrivals: str | None
     in_flight: int
     warmup_s: float
     measure_s: float
     timeout_s: float
+    tail_s: float
     cap: int
     result: str
+    stream: str | None
 
     @property
     def window(self) -> Window:
@@ -62,6 +67,7 @@ class Command:
             warmup_s=self.warmup_s,
             measure_s=self.measure_s,
             timeout_s=self.timeout_s,
+            tail_s=self.tail_s,
             cap=min(self.cap, _descriptors() - _SPARE_DESCRIPTORS),
         )
 
@@ -70,6 +76,8 @@ class WorkerUser(InferUser):
     command: ClassVar[Command]
     bodies: ClassVar[list[Body]]
     events: ClassVar[Events]
+    phase: ClassVar[Phase | None] = None
+    reporter: Reporter | None = None
 
     def model_name(self) -> str:
         return self.command.model
@@ -77,18 +85,35 @@ class WorkerUser(InferUser):
     def make_phase(self) -> Phase:
         command = self.command
         client = InferClient(command.host, command.model, self.bodies)
+        self.reporter = reporter = Reporter(self.events, command.stream)
         phase: Phase
-        if command.schedule is None:
-            phase = SaturatePhase(client, command.window, self.report, command.in_flight)
+        if command.warm_up is None or command.arrivals is None:
+            phase = SaturatePhase(client, command.window, self.report, command.in_flight, reporter)
         else:
-            schedule = np.load(command.schedule).tolist()
-            phase = OpenLoopPhase(client, command.window, self.report, schedule)
+            phase = OpenLoopPhase(
+                client,
+                command.window,
+                self.report,
+                Arrivals(
+                    warm_up=np.load(command.warm_up).tolist(),
+                    window=np.load(command.arrivals).tolist(),
+                ),
+                reporter,
+            )
         _quiet_gc()
         _come_first()
         return phase
 
-    def starting(self, at: float) -> None:
+    def starting(self, phase: Phase, at: float) -> None:
+        assert self.reporter is not None
+        self.reporter.start = at
+        type(self).phase = phase
         self.events.write(event="started", at=at)
+
+    def on_stop(self) -> None:
+        type(self).phase = None
+        if self.reporter is not None:
+            self.reporter.end()
 
 
 class Events:
@@ -100,6 +125,47 @@ class Events:
 
     def write(self, **event: Any) -> None:
         os.write(self._fd, json.dumps(event).encode() + b"\n")
+
+
+class Reporter(Watcher):
+    """Sends the moments of a phase to the driver, and its requests to the stream file."""
+
+    def __init__(self, events: Events, stream: str | None) -> None:
+        self._events = events
+        self._stream = None if stream is None else StreamWriter(Path(stream))
+        self.start = 0.0
+
+    def opened(self, at_s: float, cpu_s: float) -> None:
+        self._events.write(event="opened", at=self.start + at_s, at_s=at_s, cpu_s=cpu_s)
+
+    def closed(self, at_s: float) -> None:
+        self._events.write(event="closed", at=self.start + at_s, at_s=at_s)
+
+    def sent(self, number: int, scheduled_s: float, sent_s: float) -> None:
+        if self._stream is not None:
+            self._stream.sent(number, scheduled_s, sent_s)
+
+    def settled(
+        self, number: int, scheduled_s: float, sent_s: float, done_s: float, code: int
+    ) -> None:
+        if self._stream is not None:
+            self._stream.settled(number, scheduled_s, sent_s, done_s, code)
+
+    def mark(
+        self, now_s: float, complete_s: float, cpu_s: float, max_in_flight: int, cap_hit: bool
+    ) -> None:
+        if self._stream is None:
+            return
+        try:
+            self._stream.mark(now_s, complete_s, cpu_s, max_in_flight, cap_hit)
+        except OSError as exc:
+            self._events.write(event="unsaved", reason=str(exc))
+            self.end()
+
+    def end(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
 
 class Service:
@@ -125,6 +191,16 @@ class Service:
             return
         self._events.write(event="done", **_scalars(recorded))
 
+    def control(self, do: str) -> None:
+        """Open or close the window of the phase that runs; too late, it is of no use."""
+        phase = WorkerUser.phase
+        if phase is None:
+            return
+        if do == "open":
+            phase.open()
+        else:
+            phase.close()
+
     def _phase(self, command: Command) -> RawRun:
         if self._bodies_from != command.bodies:
             WorkerUser.bodies = load_bodies(Path(command.bodies))
@@ -143,7 +219,7 @@ class Service:
                 error["msg"] + error["traceback"] for error in self._runner.exceptions.values()
             ]
             raise RuntimeError("the phase did not end: " + "".join(errors))
-        _check_settled(recorded, command)
+        _check_settled(recorded)
         return recorded
 
 
@@ -151,9 +227,9 @@ def _recorded() -> RawRun | None:
     return WorkerUser.recorded
 
 
-def _check_settled(recorded: RawRun, command: Command) -> None:
+def _check_settled(recorded: RawRun) -> None:
     due = recorded.scheduled_s
-    counted = (due >= command.warmup_s) & (due < command.warmup_s + command.measure_s)
+    counted = (due >= recorded.opened_s) & (due < recorded.closed_s)
     lost = int(np.count_nonzero((recorded.code == Code.PENDING) & counted))
     if lost:
         raise RuntimeError(f"{lost} requests were neither answered nor timed out")
@@ -171,6 +247,8 @@ def _save(recorded: RawRun, path: Path) -> None:
 
 def _scalars(recorded: RawRun) -> dict[str, Any]:
     return {
+        "opened_s": recorded.opened_s,
+        "closed_s": recorded.closed_s,
         "generator_cpu": recorded.generator_cpu,
         "max_in_flight": recorded.max_in_flight,
         "cap_hit": recorded.cap_hit,
@@ -241,7 +319,10 @@ def main() -> None:
     events.write(event="ready")
     for line in FileObjectPosix(0, "rb", close=False):
         order = json.loads(line)
-        gevent.spawn(service.run, Command(**order))
+        if "do" in order:
+            service.control(order["do"])
+        else:
+            gevent.spawn(service.run, Command(**order))
     os._exit(0)  # the driver closed the input: nothing that still runs is wanted any more
 
 

@@ -4,7 +4,8 @@
     python -m tests.benchmarks.load_generator --http 127.0.0.1:8000 --model NAME --rates 50
 
 Without ``--http`` the load goes to the null server, a single-threaded Python process that needs
-about as much processor time per request as the generator. Prints a Markdown table and the
+about as much processor time per request as the generator. ``--first-look SECONDS`` has the window
+looked at and the warm-up watched, as in a study. Prints a Markdown table and the
 conditions; never passes or fails.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.core.measurement import LoadResult
+from autotune.core.measurement import Ended, LoadResult
 from autotune.core.model_interface import Endpoint, ModelInterface
 from autotune.core.workload import Arrival, ArrivalKind, InputSpec
 from autotune.ports import LoadPlan, OpenLoop
@@ -40,6 +41,9 @@ class Cpu:
 
     def opened(self) -> None:
         self.before = psutil.cpu_times()
+
+    def enough(self, so_far: LoadResult) -> Ended | None:
+        return None
 
     def closed(self) -> None:
         after = psutil.cpu_times()
@@ -71,7 +75,7 @@ def row(rate: float, result: LoadResult, cpu: Cpu) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def conditions(target: str, seconds: float) -> str:
+def conditions(target: str, options: argparse.Namespace) -> str:
     cpu = next(
         (
             line.split(":", 1)[1].strip()
@@ -81,10 +85,13 @@ def conditions(target: str, seconds: float) -> str:
         platform.machine(),
     )
     libraries = ", ".join(f"{name} {version(name)}" for name in ("locust", "gevent", "numpy"))
+    first = options.first_look
+    looks = "" if first is None else f" at most, looked at from {first:g} s on"
     return (
-        f"Against {target}, Poisson, {seconds:g} s windows after 1 s; {os.cpu_count()} cores"
-        f" ({cpu}), load average before {os.getloadavg()[0]:.2f}, Linux {platform.release()},"
-        f" Python {platform.python_version()}, {libraries}. CPU in shares of one core."
+        f"Against {target}, Poisson, {options.seconds:g} s windows after 1 s{looks};"
+        f" {os.cpu_count()} cores ({cpu}), load average before {os.getloadavg()[0]:.2f},"
+        f" Linux {platform.release()}, Python {platform.python_version()}, {libraries}."
+        " CPU in shares of one core."
     )
 
 
@@ -105,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rates", default="100,500,1000,2000,4000")
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--first-look", type=float, default=None)
     parser.add_argument("--http", default="")
     parser.add_argument("--model", default="")
     options = parser.parse_args()
@@ -112,7 +120,7 @@ def main() -> None:
     try:
         with target(options) as (endpoint, model, name):
             driver.prepare(model, build_samples(model, InputSpec(count=16), seed=1))
-            lines = [conditions(name, options.seconds), "", HEADER]
+            lines = [conditions(name, options), "", HEADER]
             lines.append("|" + "---|" * HEADER.count("|", 1))
             for rate in map(float, options.rates.split(",")):
                 plan = LoadPlan(
@@ -121,6 +129,8 @@ def main() -> None:
                     measure_s=options.seconds,
                     timeout_s=5.0,
                     max_in_flight=4096,
+                    until_steady=options.first_look is not None,
+                    first_look_s=options.first_look,
                 )
                 cpu = Cpu()
                 lines.append(row(rate, driver.run(endpoint, plan, cpu), cpu))

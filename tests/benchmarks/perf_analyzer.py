@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.core.measurement import LoadResult
+from autotune.core.measurement import Ended, LoadResult
 from autotune.core.workload import Arrival, InputSpec
 from autotune.ports import LoadPlan, OpenLoop, Saturate, Server
 from loadgen.driver import LocustDriver
@@ -31,6 +31,8 @@ SHARES = (0.3, 0.6, 0.8)
 
 class NoWindow:
     def opened(self) -> None: ...
+
+    def enough(self, so_far: LoadResult) -> Ended | None: ...
 
     def closed(self) -> None: ...
 

@@ -17,26 +17,30 @@ import numpy as np
 import psutil
 import pytest
 
-from autotune.core.errors import Interrupted, LoadFailed
+from autotune.core.errors import AutotuneError, Interrupted, LoadFailed
+from autotune.core.measurement import Ended, LoadResult
 from autotune.core.model_interface import Endpoint
 from autotune.core.workload import Arrival, ArrivalKind, InputSpec
 from autotune.ports import LoadPlan, OpenLoop, Saturate
 from loadgen.arrivals import schedule_at_rate
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
-from tests.null_process import MODEL, null_server
+from tests.null_process import MODEL, NullServer, null_server
 
 CONSTANT = Arrival(kind=ArrivalKind.CONSTANT)
 
 
 @dataclass
 class Watch:
-    """Remembers when the window opened and closed."""
+    """Remembers when the window opened and closed; never has enough."""
 
     times: list[float] = field(default_factory=list)
 
     def opened(self) -> None:
         self.times.append(time.monotonic())
+
+    def enough(self, so_far: LoadResult) -> Ended | None:
+        return None
 
     def closed(self) -> None:
         self.times.append(time.monotonic())
@@ -44,9 +48,9 @@ class Watch:
 
 def plan(**changes) -> LoadPlan:
     values = {
-        "mode": OpenLoop(qps=100, arrival=CONSTANT, seed=1),
+        "mode": OpenLoop(qps=200, arrival=CONSTANT, seed=1),
         "warmup_s": 0.2,
-        "measure_s": 1.0,
+        "measure_s": 0.5,
         "timeout_s": 2.0,
         "max_in_flight": 512,
     }
@@ -55,10 +59,17 @@ def plan(**changes) -> LoadPlan:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[LocustDriver]:
-    made = LocustDriver(grace_s=5)
+    made = LocustDriver(grace_s=3)
     made.prepare(MODEL, build_samples(MODEL, InputSpec(count=4), seed=1))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NullServer]:
+    """A good one; for others see ``null_server``."""
+    with null_server() as made:
+        yield made
 
 
 def children() -> list[psutil.Process]:
@@ -67,42 +78,50 @@ def children() -> list[psutil.Process]:
 
 
 # --------------------------------------------------------------------------------- a good server
-def test_every_scheduled_request_is_sent_and_answered(driver):
-    with null_server() as server:
-        result = driver.run(server.endpoint, plan(), Watch())
+@pytest.fixture(scope="module")
+def plain(driver, server) -> tuple[LoadResult, Watch]:
+    """What became of the plan as it stands."""
+    watch = Watch()
+    return driver.run(server.endpoint, plan(), watch), watch
+
+
+def test_every_scheduled_request_is_sent_and_answered(plain):
+    result, _ = plain
     assert (result.scheduled, result.sent, result.completed, result.ok) == (100, 100, 100, 100)
-    assert (result.offered_qps, result.errors) == (100, {})
-    assert result.achieved_qps == pytest.approx(100, rel=0.1)
+    assert (result.offered_qps, result.errors) == (200, {})
+    assert result.achieved_qps == pytest.approx(200, rel=0.1)
     assert result.generator_cpu > 0
     assert result.histogram
 
 
-def test_the_requests_sent_are_those_of_the_seeded_schedule(driver):
+def test_the_window_is_told_when_it_opens_and_closes(plain):
+    _, watch = plain
+    opened, closed = watch.times
+    assert closed - opened == pytest.approx(0.5, abs=0.2)
+
+
+def test_fixed_times_are_kept_and_nothing_is_said_of_a_steady_state(plain):
+    result, _ = plain
+    assert (result.warmup_s, result.window_s) == (0.2, 0.5)
+    assert (result.steady, result.ended) == (None, Ended.MAXIMUM)
+
+
+def test_the_requests_sent_are_those_of_the_seeded_schedule(driver, server):
     arrival = Arrival(kind=ArrivalKind.POISSON)
-    mode = OpenLoop(qps=80, arrival=arrival, seed=7)
-    with null_server() as server:
-        result = driver.run(server.endpoint, plan(mode=mode), Watch())
-    due = schedule_at_rate(arrival, qps=80, seed=7, duration_s=1.2, window_s=(0.2, 1.2))
+    mode = OpenLoop(qps=160, arrival=arrival, seed=7)
+    result = driver.run(server.endpoint, plan(mode=mode), Watch())
+    due = schedule_at_rate(arrival, qps=160, seed=7, duration_s=0.5, looks=(0.5,))
     assert result.samples is not None
-    assert result.samples.scheduled_s == pytest.approx(due[due >= 0.2] - 0.2)
+    assert result.samples.scheduled_s == pytest.approx(due)
     assert np.all(result.samples.sent_s >= result.samples.scheduled_s)
     assert np.all(result.samples.done_s > result.samples.sent_s)
 
 
-def test_the_window_is_told_when_it_opens_and_closes(driver):
-    watch = Watch()
-    with null_server() as server:
-        driver.run(server.endpoint, plan(), watch)
-    opened, closed = watch.times
-    assert closed - opened == pytest.approx(1.0, abs=0.2)
-
-
-def test_one_process_serves_all_phases(driver):
-    with null_server() as server:
-        driver.run(server.endpoint, plan(), Watch())
-        (before,) = children()
-        driver.run(server.endpoint, plan(), Watch())
-        (after,) = children()
+def test_one_process_serves_all_phases(driver, server):
+    driver.run(server.endpoint, plan(), Watch())
+    (before,) = children()
+    driver.run(server.endpoint, plan(), Watch())
+    (after,) = children()
     assert before.pid == after.pid
 
 
@@ -110,7 +129,7 @@ def test_a_slow_server_gets_its_load_all_the_same(driver):
     with null_server("--mode", "delay", "--delay", "0.4") as server:
         result = driver.run(server.endpoint, plan(), Watch())
     assert result.ok == 100
-    assert result.max_in_flight >= 35  # 100/s for 0.4 s: a closed loop would have fewer
+    assert result.max_in_flight >= 70  # 200/s for 0.4 s: a closed loop would have fewer
     assert result.latency is not None
     assert result.latency.at(50.0) >= 400
 
@@ -123,15 +142,154 @@ def test_saturation_keeps_the_asked_number_in_flight(driver):
     assert result.errors == {}
 
 
+def test_the_samples_of_a_saturation_burst_hold_all_completions_within_the_window(driver):
+    with null_server("--mode", "delay", "--delay", "0.1") as server:
+        result = driver.run(server.endpoint, plan(mode=Saturate(in_flight=5)), Watch())
+    assert result.samples is not None
+    done = result.samples.done_s[result.samples.ok]
+    inside = np.count_nonzero((done >= 0) & (done < result.window_s))
+    assert inside == round(result.achieved_qps * result.window_s)
+    assert np.any(result.samples.scheduled_s < 0)  # under way when the window opened
+
+
+# ------------------------------------------------------------------------------------ the warm-up
+STEADY = {"warmup_s": 8.0, "until_steady": True}
+
+
+def test_a_warm_up_ends_when_the_latencies_are_steady(driver, server):
+    result = driver.run(server.endpoint, plan(**STEADY), Watch())
+    assert result.steady is True
+    assert 0.5 <= result.warmup_s < 8
+    assert (result.scheduled, result.ok, result.window_s) == (100, 100, 0.5)
+
+
+def test_a_warm_up_without_a_steady_state_ends_at_its_longest(driver):
+    with null_server("--mode", "hang") as server:
+        changes = {**STEADY, "warmup_s": 0.8, "timeout_s": 0.3}
+        result = driver.run(server.endpoint, plan(**changes), Watch())
+    assert (result.steady, result.warmup_s) == (False, 0.8)
+
+
+def test_the_arrivals_of_the_window_do_not_depend_on_the_length_of_the_warm_up(driver, server):
+    mode = OpenLoop(qps=80, arrival=Arrival(kind=ArrivalKind.POISSON), seed=3)
+    results = [
+        driver.run(server.endpoint, plan(mode=mode, **changes), Watch())
+        for changes in ({"warmup_s": 0.0}, {"warmup_s": 0.37}, STEADY)
+    ]
+    due = [result.samples.scheduled_s for result in results if result.samples is not None]
+    assert due[0] == pytest.approx(due[1])
+    assert due[0] == pytest.approx(due[2])
+
+
+# -------------------------------------------------------------------------------------- the looks
+@dataclass
+class Judge(Watch):
+    """Has enough at the look of that number (from 1 on), for ``answer``."""
+
+    last: int = 1
+    answer: Ended = Ended.DECIDED
+    slow_s: float = 0.0
+    looks: list[LoadResult] = field(default_factory=list)
+
+    def enough(self, so_far: LoadResult) -> Ended | None:
+        time.sleep(self.slow_s)
+        self.looks.append(so_far)
+        return self.answer if len(self.looks) == self.last else None
+
+
+LONG = {"measure_s": 20.0, "first_look_s": 0.6}
+
+
+def test_a_window_closes_when_the_observer_has_enough(driver, server):
+    judge = Judge(last=2, answer=Ended.HOPELESS)
+    result = driver.run(server.endpoint, plan(**LONG), judge)
+    assert result.ended is Ended.HOPELESS
+    assert 0.85 < result.window_s < 8
+    opened, closed = judge.times
+    assert closed - opened == pytest.approx(result.window_s, abs=0.2)
+    assert result.scheduled == result.ok == pytest.approx(200 * result.window_s, abs=2)
+
+
+def test_a_look_sees_the_window_so_far_and_the_result_begins_with_it(driver, server):
+    judge = Judge(last=2)
+    result = driver.run(server.endpoint, plan(**LONG), judge)
+    first, second = judge.looks
+    assert 0 < first.window_s < second.window_s < result.window_s
+    assert first.ok == first.scheduled == pytest.approx(200 * first.window_s, abs=2)
+    assert first.latency is not None
+    assert first.generator_cpu > 0
+    for look in judge.looks:
+        assert look.samples is not None
+        assert result.samples is not None
+        for name in ("scheduled_s", "sent_s", "done_s"):
+            whole = getattr(result.samples, name)
+            assert getattr(look.samples, name) == pytest.approx(whole[: look.scheduled])
+
+
+def test_a_look_counts_what_was_open_too_long_as_missed_and_leaves_out_what_is_not(driver):
+    judge = Judge()
+    with null_server("--mode", "hang") as server:
+        changes = {"first_look_s": 0.9, "measure_s": 10.0, "tail_s": 0.4, "timeout_s": 1.0}
+        result = driver.run(server.endpoint, plan(**changes), judge)
+    (look,) = judge.looks
+    assert 0.2 < look.window_s <= result.window_s - 0.4
+    assert look.latency is not None
+    assert look.latency.at(50.0) == 1000
+    assert (look.ok, look.errors) == (0, {"timeout": look.scheduled})
+    assert look.sent == look.scheduled
+    assert result.errors == {"timeout": result.scheduled}
+
+
+def test_a_look_sees_slow_answers_only_up_to_the_first_request_that_is_open(driver):
+    judge = Judge()
+    with null_server("--mode", "delay", "--delay", "0.3") as server:
+        driver.run(server.endpoint, plan(**{**LONG, "first_look_s": 1.0}), judge)
+    (look,) = judge.looks
+    assert look.ok == look.scheduled > 0
+    assert look.window_s <= 1.0
+
+
+def test_a_window_of_which_the_observer_never_has_enough_is_as_long_as_it_may_be(driver, server):
+    judge = Judge(last=0)
+    result = driver.run(server.endpoint, plan(measure_s=1.5, first_look_s=0.6), judge)
+    assert len(judge.looks) in {2, 3}  # 0.6, 0.9, and 1.35 of 1.5 s: the last may come too late
+    assert (result.ended, result.window_s, result.scheduled) == (Ended.MAXIMUM, 1.5, 300)
+
+
+def test_the_load_goes_on_while_a_look_takes_long(driver, server):
+    judge = Judge(slow_s=1.5)
+    result = driver.run(server.endpoint, plan(measure_s=1.5, first_look_s=0.6), judge)
+    assert len(judge.looks) == 1  # the others were due before it was over
+    assert (result.ended, result.window_s, result.ok) == (Ended.MAXIMUM, 1.5, 300)
+
+
+def test_a_burst_can_be_looked_at_too(driver):
+    judge = Judge()
+    with null_server("--mode", "delay", "--delay", "0.05") as server:
+        result = driver.run(server.endpoint, plan(mode=Saturate(in_flight=4), **LONG), judge)
+    (look,) = judge.looks
+    assert look.ok == look.scheduled > 0
+    assert result.ended is Ended.DECIDED
+
+
+def test_a_cap_that_was_hit_only_before_the_window_is_not_held_against_it(driver):
+    with null_server("--stall-at", "1", "--delay", "0.5") as server:
+        changes = {"warmup_s": 1.2, "max_in_flight": 60}
+        result = driver.run(server.endpoint, plan(**changes), Watch())
+    assert not result.in_flight_cap_hit
+    assert result.ok == 100
+    assert result.max_in_flight < 60
+
+
 # --------------------------------------------------------------------------- servers in trouble
 def test_a_stall_shows_in_the_latencies_of_all_requests_that_were_due_meanwhile(driver):
     """Coordinated omission: a closed loop would record one slow request, not fifty."""
     with null_server("--stall-at", "60", "--delay", "1") as server:
-        result = driver.run(server.endpoint, plan(measure_s=2), Watch())
+        result = driver.run(server.endpoint, plan(measure_s=1.5), Watch())
     assert result.samples is not None
     latency = result.samples.done_s - result.samples.scheduled_s
-    assert result.ok == 200
-    assert np.count_nonzero(latency > 0.45) >= 40
+    assert result.ok == 300
+    assert np.count_nonzero(latency > 0.45) >= 80
     assert latency.max() >= 0.9
 
 
@@ -192,20 +350,18 @@ class Saboteur(Watch):
             child.kill()
 
 
-def test_a_load_process_that_dies_fails_the_phase_and_is_replaced(driver):
-    with null_server() as server:
-        with pytest.raises(LoadFailed, match="died"):
-            driver.run(server.endpoint, plan(), Saboteur())
-        assert driver.run(server.endpoint, plan(), Watch()).ok == 100
+def test_a_load_process_that_dies_fails_the_phase_and_is_replaced(driver, server):
+    with pytest.raises(LoadFailed, match="died"):
+        driver.run(server.endpoint, plan(), Saboteur())
+    assert driver.run(server.endpoint, plan(), Watch()).ok == 100
 
 
-def test_a_load_process_that_died_between_phases_is_replaced(driver):
-    with null_server() as server:
-        driver.run(server.endpoint, plan(), Watch())
-        (child,) = children()
-        child.kill()
-        child.wait(10)
-        assert driver.run(server.endpoint, plan(), Watch()).ok == 100
+def test_a_load_process_that_died_between_phases_is_replaced(driver, server):
+    driver.run(server.endpoint, plan(), Watch())
+    (child,) = children()
+    child.kill()
+    child.wait(10)
+    assert driver.run(server.endpoint, plan(), Watch()).ok == 100
 
 
 class Freezer(Watch):
@@ -216,26 +372,24 @@ class Freezer(Watch):
             child.suspend()
 
 
-def test_a_load_process_that_overruns_its_deadline_is_killed(driver):
-    with null_server() as server:
-        with pytest.raises(LoadFailed, match="deadline"):
-            driver.run(server.endpoint, plan(timeout_s=0.2), Freezer())
-        assert children() == []
-        assert driver.run(server.endpoint, plan(), Watch()).ok == 100
+def test_a_load_process_that_overruns_its_deadline_is_killed(driver, server):
+    with null_server("--mode", "hang") as silent, pytest.raises(LoadFailed, match="'done'"):
+        driver.run(silent.endpoint, plan(timeout_s=0.5), Freezer())
+    assert children() == []
+    assert driver.run(server.endpoint, plan(), Watch()).ok == 100
 
 
 class Slow(Watch):
     """Still busy with the opening when the phase is long over."""
 
     def opened(self) -> None:
-        time.sleep(2.5)
+        time.sleep(1.5)
         super().opened()
 
 
-def test_a_window_that_is_slow_to_open_does_not_lose_the_result(driver):
+def test_a_window_that_is_slow_to_open_does_not_lose_the_result(driver, server):
     watch = Slow()
-    with null_server() as server:
-        result = driver.run(server.endpoint, plan(), watch)
+    result = driver.run(server.endpoint, plan(), watch)
     assert result.ok == 100
     assert len(watch.times) == 2
 
@@ -243,8 +397,8 @@ def test_a_window_that_is_slow_to_open_does_not_lose_the_result(driver):
 class Unscheduled(LocustDriver):
     """Names a schedule that is not there."""
 
-    def _schedule(self, plan: LoadPlan) -> str | None:
-        return str(self._path / "none.npy")
+    def _schedules(self, plan: LoadPlan) -> tuple[str | None, str | None]:
+        return str(self._path / "none.npy"), str(self._path / "none.npy")
 
 
 def test_a_phase_that_cannot_begin_fails_with_its_reason():
@@ -262,8 +416,8 @@ class Broken(Watch):
         raise RuntimeError("no statistics")
 
 
-def test_an_error_of_the_window_stops_the_load_and_propagates(driver):
-    with null_server() as server, pytest.raises(RuntimeError, match="no statistics"):
+def test_an_error_of_the_window_stops_the_load_and_propagates(driver, server):
+    with pytest.raises(RuntimeError, match="no statistics"):
         driver.run(server.endpoint, plan(), Broken())
     assert children() == []
 
@@ -276,19 +430,51 @@ class Interrupter(Watch):
         self.timer.start()
 
 
-def test_an_interruption_ends_the_phase_at_once(driver):
+def test_an_interruption_ends_the_phase_at_once(driver, server):
     def stop(*_: object) -> None:
         raise Interrupted("stopped")
 
     before = signal.signal(signal.SIGUSR1, stop)
     watch = Interrupter()
     try:
-        with null_server() as server, pytest.raises(Interrupted):
+        with pytest.raises(Interrupted):
             driver.run(server.endpoint, plan(measure_s=30), watch)
     finally:
         watch.timer.join()
         signal.signal(signal.SIGUSR1, before)
     assert watch.times == []  # the window never closed
+    assert children() == []
+
+
+class Unlucky(Watch):
+    """Cannot judge."""
+
+    def enough(self, so_far: LoadResult) -> Ended | None:
+        raise RuntimeError("no judgement")
+
+
+def test_an_error_of_a_look_stops_the_load_and_propagates(driver, server):
+    with pytest.raises(RuntimeError, match="no judgement"):
+        driver.run(server.endpoint, plan(**LONG), Unlucky())
+    assert children() == []
+
+
+class Lost(LocustDriver):
+    """Has a stream file on a disk that is full."""
+
+    def _stream(self, plan: LoadPlan) -> str | None:
+        return "/dev/full"
+
+
+def test_a_stream_that_cannot_be_written_says_so_and_is_no_failure_of_the_load(server):
+    full = Lost(start_timeout_s=20)
+    try:
+        full.prepare(MODEL, build_samples(MODEL, InputSpec(count=1), seed=1))
+        with pytest.raises(AutotuneError, match="No space left") as error:
+            full.run(server.endpoint, plan(**LONG), Watch())
+        assert not isinstance(error.value, LoadFailed)
+    finally:
+        full.close()
     assert children() == []
 
 
@@ -301,9 +487,11 @@ def test_running_before_preparing_fails():
 
 def test_closing_twice_leaves_no_process_and_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = {child.pid for child in children()}
     made = LocustDriver()
     made.prepare(MODEL, build_samples(MODEL, InputSpec(count=1), seed=1))
-    pids = {child.pid for child in children()}
+    pids = {child.pid for child in children()} - before
+    assert pids
     made.close()
     made.close()
     assert not pids & {child.pid for child in children()}

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from autotune.core.errors import InputRefused
 from autotune.core.workload import Arrival, ArrivalKind
-from loadgen.arrivals import RATE_SHARE, read_trace, schedule, schedule_at_rate
+from loadgen.arrivals import (
+    LOOK_SHARE,
+    RATE_SHARE,
+    looks_s,
+    read_trace,
+    schedule,
+    schedule_at_rate,
+    warm_up,
+)
 
 CONSTANT = Arrival(kind=ArrivalKind.CONSTANT)
 POISSON = Arrival(kind=ArrivalKind.POISSON)
@@ -62,23 +70,53 @@ def test_poisson_gaps_vary_as_much_as_their_mean():
 @settings(max_examples=40, deadline=None)
 def test_a_measured_window_gets_the_rate_that_was_asked_for_whatever_the_seed(seed, cv, qps):
     arrival = Arrival(kind=ArrivalKind.GAMMA, cv=cv)
-    due = schedule_at_rate(arrival, qps=qps, seed=seed, duration_s=13, window_s=(2, 12))
-    again = schedule_at_rate(arrival, qps=qps, seed=seed, duration_s=13, window_s=(2, 12))
-    count = np.count_nonzero((due >= 2) & (due < 12))
+    due = schedule_at_rate(arrival, qps=qps, seed=seed, duration_s=11, looks=(10.0,))
+    again = schedule_at_rate(arrival, qps=qps, seed=seed, duration_s=11, looks=(10.0,))
+    count = np.count_nonzero(due < 10)
     assert abs(count - 10 * qps) <= max(1, 3 * RATE_SHARE * 10 * qps)
     assert np.array_equal(due, again)
-    assert 0 <= due[0] <= due[-1] < 13
+    assert 0 <= due[0] <= due[-1] < 11
 
 
-def test_arrivals_given_their_count_are_still_poisson():
+@given(st.integers(0, 2**32 - 1), st.integers(50, 300))
+@settings(max_examples=25, deadline=None)
+def test_the_rate_that_was_asked_for_is_offered_up_to_every_look(seed, qps):
+    looks = looks_s(3.0, 36.0)
+    due = schedule_at_rate(POISSON, qps=qps, seed=seed, duration_s=37, looks=looks)
+    off = np.abs(np.searchsorted(due, looks) / (qps * np.array(looks)) - 1)
+    assert off.max() <= 2 * LOOK_SHARE
+    assert off[-1] <= max(1 / (qps * looks[-1]), RATE_SHARE) + 1e-9
+
+
+def test_a_window_is_looked_at_ever_half_as_much_time_later_and_at_its_end():
+    assert looks_s(2.0, 10.0) == (2.0, 3.0, 4.5, 6.75, 10.0)
+    assert looks_s(None, 10.0) == (10.0,)
+    assert looks_s(12.0, 10.0) == (10.0,)
+
+
+def test_a_look_that_could_save_nothing_is_left_out():
+    assert looks_s(2.0, 3.1) == (2.0, 3.1)
+
+
+def test_the_arrivals_of_a_warm_up_are_others_than_those_of_the_window():
+    before = warm_up(POISSON, qps=50, seed=4, duration_s=2)
+    assert len(before) > 50
+    assert not np.isin(before, schedule(POISSON, qps=50, seed=4, duration_s=2)).any()
+
+
+def test_arrivals_given_their_counts_are_as_bursty_as_the_process_after_the_first_looks():
+    looks = looks_s(3.0, 24.0)
     due = [
-        schedule_at_rate(POISSON, qps=40, seed=seed, duration_s=12, window_s=(2, 12))
-        for seed in range(40)
+        schedule_at_rate(
+            Arrival(kind=ArrivalKind.GAMMA, cv=2), qps=40, seed=seed, duration_s=25, looks=looks
+        )
+        for seed in range(25)
     ]
     gaps = np.concatenate([np.diff(offsets) for offsets in due])
-    assert gaps.std() / gaps.mean() == pytest.approx(1, rel=0.05)
-    in_seconds = np.concatenate([np.bincount(offsets.astype(int))[2:12] for offsets in due])
-    assert in_seconds.var() / in_seconds.mean() == pytest.approx(1, rel=0.25)
+    assert gaps.std() / gaps.mean() == pytest.approx(2, rel=0.05)
+    in_seconds = np.array([np.bincount(offsets.astype(int), minlength=25) for offsets in due])
+    late = in_seconds[:, 7:24]
+    assert late.var() / late.mean() == pytest.approx(4, rel=0.3)
 
 
 def test_constant_arrivals_are_equally_spaced_from_zero():

@@ -17,14 +17,16 @@ def run(*requests: tuple[float, float, float, int], **more) -> RawRun:
         sent_s=np.array(columns[1], dtype=np.float64),
         done_s=np.array(columns[2], dtype=np.float64),
         code=np.array(columns[3], dtype=np.int16),
+        opened_s=more.get("opened", 1.0),
+        closed_s=more.get("closed", 3.0),
         generator_cpu=more.get("cpu", 0.1),
         max_in_flight=1,
         cap_hit=False,
     )
 
 
-def summary(raw: RawRun, warmup_s=1.0, measure_s=2.0, timeout_s=5.0):
-    return summarise(raw, warmup_s=warmup_s, measure_s=measure_s, timeout_s=timeout_s)
+def summary(raw: RawRun, **how):
+    return summarise(raw, timeout_s=5.0, **how)
 
 
 def test_only_requests_scheduled_in_the_window_are_counted():
@@ -70,6 +72,26 @@ def test_errors_are_counted_by_kind():
 def test_answers_that_arrive_after_the_window_are_not_achieved_throughput():
     result = summary(run((1.0, 1.0, 1.1, 1), (1.5, 1.5, 3.5, 1)))
     assert (result.ok, result.achieved_qps) == (2, 0.5)
+
+
+def test_a_result_says_how_long_its_warm_up_and_its_window_were():
+    result = summary(run((1.0, 1.0, 1.1, 1), opened=0.7, closed=1.2))
+    assert (result.warmup_s, result.window_s, result.offered_qps) == (0.7, 0.5, 2.0)
+
+
+def test_a_request_that_is_not_settled_counts_as_timed_out():
+    result = summary(run((1.0, 1.0, NAN, Code.PENDING), (1.1, 1.1, 1.2, 1)))
+    assert (result.sent, result.ok, result.errors) == (2, 1, {"timeout": 1})
+    assert result.latency is not None
+    assert result.latency.max_ms == 5000
+
+
+def test_completions_hold_the_answers_to_requests_from_before_the_window():
+    raw = run((0.5, 0.5, 0.9, 1), (0.9, 0.9, 1.5, 1), (2.5, 2.5, 3.5, 1), (0.8, 0.8, 1.2, 503))
+    samples = summary(raw, completions=True).samples
+    assert samples is not None
+    assert samples.done_s.tolist() == pytest.approx([0.5, 2.5])
+    assert samples.scheduled_s.tolist() == pytest.approx([-0.1, 1.5])
 
 
 def test_requests_never_sent_and_never_answered_are_told_apart():

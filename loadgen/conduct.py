@@ -1,0 +1,122 @@
+"""Takes one phase of the load process from its start to its result.
+
+Tells the observer when the window opens and closes, ends the warm-up when a steady state is seen,
+and asks at every look whether the window is enough. All times are of `time.monotonic`, which
+the load process reads too; a clock that is set changes nothing here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.core.measurement import Ended
+from autotune.core.steady import steady
+from autotune.ports import LoadPlan, WindowObserver
+from loadgen.arrivals import looks_s
+from loadgen.process import LoadProcess
+from loadgen.results import RawRun, summarise
+from loadgen.stream import StreamReader
+
+_FIRST_CHECK_S = 0.5
+_CHECK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What became of a phase. ``steady``: whether a steady state was seen before the window opened
+    (None: not looked for); ``ended``: why it closed."""
+
+    recorded: RawRun
+    steady: bool | None
+    ended: Ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """A phase that began at ``start``, a time of `time.monotonic`. ``grace_s`` is by how much the
+    process may be late for any of its moments, by the plan; ``stream`` and ``result`` are the files
+    that it writes."""
+
+    process: LoadProcess
+    plan: LoadPlan
+    window: WindowObserver
+    start: float
+    grace_s: float
+    stream: Path
+    result: Path
+
+    def run(self) -> Course:
+        """To the end of the phase. LoadFailed if the process dies or is too late; what the observer
+        raises passes through."""
+        plan, process, grace_s = self.plan, self.process, self.grace_s
+        reader = StreamReader(self.stream)
+        was_steady = self._warm_up(reader) if plan.until_steady else None
+        opened = process.expect("opened", self.start + plan.warmup_s + grace_s)
+        self.window.opened()
+        answer = self._looks(reader, opened)
+        closed = process.expect("closed", opened["at"] + plan.measure_s + grace_s)
+        self.window.closed()
+        done = process.expect("done", closed["at"] + plan.timeout_s + grace_s)
+        recorded = _read(self.result, done)
+        self.result.unlink()
+        if recorded.closed_s >= recorded.opened_s + plan.measure_s:
+            answer = None  # it came too late to close anything
+        return Course(recorded=recorded, steady=was_steady, ended=answer or Ended.MAXIMUM)
+
+    def _warm_up(self, reader: StreamReader) -> bool:
+        """Have the window opened as soon as a steady state is seen: whether one was, before it
+        opened by itself."""
+        check = self.start + _FIRST_CHECK_S
+        while not self.process.wait(check):
+            reader.read()
+            if steady(reader.latencies_ms()):
+                self.process.send({"do": "open"})
+                return True
+            check = max(check + _CHECK_S, time.monotonic())
+        return False
+
+    def _looks(self, reader: StreamReader, opened: dict[str, Any]) -> Ended | None:
+        """Have the window closed when the observer has enough of it: its answer; None when the
+        window closes by itself."""
+        moments = looks_s(self.plan.first_look_s, self.plan.measure_s)
+        for look_s, next_s in itertools.pairwise(moments):
+            if self.process.wait(opened["at"] + look_s):
+                return None
+            if time.monotonic() >= opened["at"] + next_s:
+                continue  # the observer took so long that there is more to see already
+            answer = self._look(reader, opened)
+            if answer is not None:
+                self.process.send({"do": "close"})
+                return answer
+        return None
+
+    def _look(self, reader: StreamReader, opened: dict[str, Any]) -> Ended | None:
+        reader.read()
+        so_far = reader.window(
+            opened_s=opened["at_s"], cpu_opened_s=opened["cpu_s"], tail_s=self.plan.tail_s
+        )
+        if so_far is None:
+            return None
+        result = summarise(so_far, timeout_s=self.plan.timeout_s, histogram=False)
+        return self.window.enough(result)
+
+
+def _read(path: Path, done: dict[str, Any]) -> RawRun:
+    with np.load(path, allow_pickle=False) as archive:
+        return RawRun(
+            scheduled_s=archive["scheduled_s"],
+            sent_s=archive["sent_s"],
+            done_s=archive["done_s"],
+            code=archive["code"],
+            opened_s=float(done["opened_s"]),
+            closed_s=float(done["closed_s"]),
+            generator_cpu=float(done["generator_cpu"]),
+            max_in_flight=int(done["max_in_flight"]),
+            cap_hit=bool(done["cap_hit"]),
+        )

@@ -1,0 +1,145 @@
+"""The stream file of a phase: what has happened so far, for the driver to read meanwhile.
+
+Rows of `WIDTH` float64. A request has one when it is sent and another when it is settled: number,
+scheduled, sent, done, `Code`, 0. A mark, number −1, follows whenever rows were written: the time,
+the time up to which every request that was due has a row, the processor time used, the most
+requests in flight within the window, and whether the cap was hit there. Times are seconds since the
+phase began.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from loadgen.results import Code, RawRun
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WIDTH = 6
+_ROW_BYTES = 8 * WIDTH
+_MARK = -1.0
+_LEAST_WINDOW_S = 0.001
+_NEVER = float("nan")
+
+
+class StreamWriter:
+    """Collects rows and appends them to a file in one small write at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._rows = array("d")
+
+    def sent(self, number: int, scheduled_s: float, sent_s: float) -> None:
+        self._rows.extend((number, scheduled_s, sent_s, _NEVER, Code.PENDING, 0.0))
+
+    def settled(
+        self, number: int, scheduled_s: float, sent_s: float, done_s: float, code: int
+    ) -> None:
+        self._rows.extend((number, scheduled_s, sent_s, done_s, code, 0.0))
+
+    def mark(
+        self, now_s: float, complete_s: float, cpu_s: float, max_in_flight: int, cap_hit: bool
+    ) -> None:
+        """Append what was collected, and a mark. OSError where the file cannot take it."""
+        self._rows.extend((_MARK, now_s, complete_s, cpu_s, max_in_flight, cap_hit))
+        rest = memoryview(self._rows.tobytes())
+        self._rows = array("d")
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """See the top of this file."""
+
+    now_s: float
+    complete_s: float
+    cpu_s: float
+    max_in_flight: int
+    cap_hit: bool
+
+
+class StreamReader:
+    """Follows a stream file that is being written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+        self._rows: NDArray[np.float64] = np.empty((0, WIDTH))
+        self._count = 0
+        self._mark: Mark | None = None
+
+    def read(self) -> None:
+        """Take in what was written since the last call; a row that is not complete waits."""
+        with self._path.open("rb") as stream:
+            stream.seek(self._at)
+            content = stream.read()
+        content = content[: len(content) // _ROW_BYTES * _ROW_BYTES]
+        self._at += len(content)
+        rows = np.frombuffer(content, dtype=np.float64).reshape(-1, WIDTH)
+        marks = rows[rows[:, 0] == _MARK]
+        if len(marks):
+            _, now_s, complete_s, cpu_s, most, hit = marks[-1].tolist()
+            self._mark = Mark(
+                now_s=now_s,
+                complete_s=complete_s,
+                cpu_s=cpu_s,
+                max_in_flight=int(most),
+                cap_hit=bool(hit),
+            )
+        pending = rows[:, 4] == Code.PENDING
+        request = rows[:, 0] != _MARK
+        self._keep(rows[request & pending])
+        self._keep(rows[request & ~pending])
+
+    def _keep(self, rows: NDArray[np.float64]) -> None:
+        if not len(rows):
+            return
+        numbers = rows[:, 0].astype(np.int64)
+        needed = int(numbers.max()) + 1
+        if needed > len(self._rows):
+            grown = np.full((max(2 * len(self._rows), needed), WIDTH), _NEVER)
+            grown[: self._count] = self._rows[: self._count]
+            self._rows = grown
+        self._rows[numbers] = rows
+        self._count = max(self._count, needed)
+
+    def latencies_ms(self) -> NDArray[np.float64]:
+        """Of all answered requests so far, in the order in which they were due, shape (n,)."""
+        latency = (self._rows[: self._count, 3] - self._rows[: self._count, 1]) * 1e3
+        return latency[~np.isnan(latency)]
+
+    def window(self, *, opened_s: float, cpu_opened_s: float, tail_s: float) -> RawRun | None:
+        """The window up to the latest time before which every request is settled, or has been open
+        for longer than ``tail_s``; None while there is no such time after ``opened_s``."""
+        mark = self._mark
+        if mark is None:
+            return None
+        rows = self._rows[: self._count]
+        rows = rows[~np.isnan(rows[:, 1])]  # a refused request may be in the file before an older
+        scheduled, code = rows[:, 1], rows[:, 4]
+        young = (code == Code.PENDING) & (scheduled >= mark.now_s - tail_s)
+        closed_s = min(mark.complete_s, float(np.min(scheduled[young], initial=np.inf)))
+        if closed_s <= opened_s + _LEAST_WINDOW_S:
+            return None
+        return RawRun(
+            scheduled_s=scheduled.copy(),
+            sent_s=rows[:, 2].copy(),
+            done_s=rows[:, 3].copy(),
+            code=code.astype(np.int16),
+            opened_s=opened_s,
+            closed_s=closed_s,
+            generator_cpu=(mark.cpu_s - cpu_opened_s) / (mark.now_s - opened_s),
+            max_in_flight=mark.max_in_flight,
+            cap_hit=mark.cap_hit,
+        )
