@@ -152,7 +152,8 @@ class Measurer:
             result = self.load.run(server.endpoint, plan, instruments)
         finally:
             self.telemetry.stop()  # a phase that failed in its window has not closed it
-        if saturated(result):
+        if saturated(result) or result.ended is Ended.HOPELESS:
+            # One that was ended early may have a queue that its short window does not show.
             self._let_drain(server, instruments.window)
         return result
 

@@ -12,6 +12,7 @@ from autotune.core.model_interface import Endpoint
 from autotune.ports import Applied, LoadPlan, Saturate, StatisticsMark, WindowObserver
 from autotune.studyfile import study_from_options
 from autotune.tuner.measure import Measurer
+from autotune.tuner.phases import at_target
 from search_spaces.candidate import Candidate
 from tests.fakes import FakeClock, FakeLoad, FakeServer, FakeTelemetry, load_result
 
@@ -26,6 +27,7 @@ STUDY = study_from_options(
         "space": {"instances": [1, 2]},
     }
 )
+PHASE = at_target(STUDY)
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ def measurer(load: FakeLoad, telemetry: FakeTelemetry | None = None) -> Measurer
 def test_a_saturated_server_is_let_drain_however_long_one_execution_takes(each_s: float) -> None:
     server = BusyServer(FakeClock(), each_s=each_s, busy_until=1030.0)
     server.apply(ONE)
-    measurement = measurer(FakeLoad(server)).measure(server, ONE, APPLIED, Purpose.TRIAL)
+    measurement = measurer(FakeLoad(server)).measure(server, ONE, APPLIED, Purpose.TRIAL, PHASE)
     assert measurement.saturation_qps == measurement.load.achieved_qps
     assert server.clock.seconds >= server.busy_until
 
@@ -90,7 +92,7 @@ def test_a_saturated_server_is_let_drain_however_long_one_execution_takes(each_s
 def test_a_server_that_never_falls_idle_is_not_waited_for_without_end() -> None:
     server = BusyServer(FakeClock(), busy_until=1e9)
     server.apply(ONE)
-    measurer(FakeLoad(server)).measure(server, ONE, APPLIED, Purpose.TRIAL)
+    measurer(FakeLoad(server)).measure(server, ONE, APPLIED, Purpose.TRIAL, PHASE)
     assert server.clock.seconds < 1100
 
 
@@ -98,7 +100,7 @@ def test_errors_that_are_answered_in_time_are_no_saturation() -> None:
     server = FakeServer(FakeClock(), service_ms=5.0)
     server.apply(ONE)
     load = FaultyLoad(server)
-    measurement = measurer(load).measure(server, ONE, APPLIED, Purpose.TRIAL)
+    measurement = measurer(load).measure(server, ONE, APPLIED, Purpose.TRIAL, PHASE)
     assert len(load.plans) == 2
     assert measurement.saturation_qps == pytest.approx(server.capacity_qps)
 
@@ -108,5 +110,5 @@ def test_telemetry_ends_with_a_phase_that_fails_within_its_window() -> None:
     server.apply(ONE)
     spy = Spy()
     with pytest.raises(LoadFailed):
-        measurer(BrokenLoad(server), spy).measure(server, ONE, APPLIED, Purpose.TRIAL)
+        measurer(BrokenLoad(server), spy).measure(server, ONE, APPLIED, Purpose.TRIAL, PHASE)
     assert not spy.running

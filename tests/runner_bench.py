@@ -1,0 +1,91 @@
+"""A study's runner on fakes and the real store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.core.study import Study
+from autotune.ports import ExportFile, Progress
+from autotune.studyfile import study_from_options
+from autotune.tuner.conclude import Documents
+from autotune.tuner.run import StudyRunner
+from search_spaces.candidate import Candidate
+from storage.store import SqlTrialStore
+from tests.fakes import (
+    FakeCheck,
+    FakeClock,
+    FakeExporter,
+    FakeLoad,
+    FakeServer,
+    FakeTelemetry,
+    ListSearch,
+)
+
+ONE, TWO, FOUR = (Candidate({"instances": n}) for n in (1, 2, 4))
+
+
+def study(**changes: Any) -> Study:
+    return study_from_options(
+        {
+            "study": "s",
+            "model": {"onnx": "m.onnx", "name": "m"},
+            "workload": {
+                "target_qps": 50.0,
+                "headroom": 1.2,
+                "measure_s": 10.0,
+                "measure_max_s": 20.0,
+            },
+            "sla": {"p95_ms": 80.0},
+            "space": {"instances": [1, 2, 4]},
+            "finals": "none",
+            **changes,
+        }
+    )
+
+
+class Bench:
+    """A runner with its fakes at hand."""
+
+    def __init__(self, tmp_path: Path, study_: Study, candidates: list[Candidate]) -> None:
+        self.study = study_
+        self.clock = FakeClock()
+        self.server = FakeServer(self.clock)
+        self.load = FakeLoad(self.server)
+        self.check = FakeCheck(self.server)
+        self.strict = FakeServer(self.clock)
+        self.exporter = FakeExporter(self._strict)
+        self.search = ListSearch(candidates)
+        self.store = SqlTrialStore(str(tmp_path / "autotune.db"))
+        self.steps: list[Progress] = []
+        self.out = tmp_path / "out"
+        self.work = tmp_path / "work"
+        self.study_id = self.store.create_study("s", study_.definition, study_.digest)
+
+    def _strict(self) -> FakeServer:
+        self.load.server = self.strict
+        return self.strict
+
+    def runner(self) -> StudyRunner:
+        return StudyRunner(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            search=self.search,
+            server=self.server,
+            load=self.load,
+            telemetry=FakeTelemetry(),
+            check=self.check,
+            exporter=self.exporter,
+            baseline=ONE,
+            samples_for=lambda _: [{"x": np.zeros(4, np.float32)}],
+            documents=Documents(write=lambda *_: [ExportFile(name="report.html", text="")]),
+            environment=lambda: {"host": "here"},
+            clock=self.clock,
+            listen=self.steps.append,
+            out=self.out,
+            work=self.work,
+            planned=3,
+        )
