@@ -140,7 +140,7 @@ def test_a_machine_that_has_changed_puts_all_in_doubt_and_the_best_are_measured_
     b = bench()
 
     def slow_down(server: FakeServer) -> None:
-        server.service_ms *= 1.1
+        server.service_ms *= 1.15
 
     at_stage(b, "canary", slow_down)
     answer = b.runner().run()
