@@ -8,7 +8,6 @@ from rich.text import Text
 from autotune.bootstrap import Compared, StoredStudy, compare_stored, open_store
 from autotune.cli.as_json import comparisons_json, study_json
 from autotune.cli.console import Console
-from autotune.cli.exits import ExitCode
 from autotune.cli.options import db_option, json_option
 from autotune.cli.progress import listener
 from autotune.cli.tables import RELATION_STYLES, comparisons_table
@@ -38,7 +37,7 @@ Examples:
 )
 @db_option
 @json_option
-def command(study: str, trials: tuple[int, int], rounds: int, db: str, as_json: bool) -> int:
+def command(study: str, trials: tuple[int, int], rounds: int, db: str, as_json: bool) -> None:
     """Measure two trials of a stored study again, in turns and under the same arrivals, and say
     whether the second is better than the first, worse, or tied with it.
 
@@ -53,7 +52,6 @@ def command(study: str, trials: tuple[int, int], rounds: int, db: str, as_json: 
         Console.document(compared_json(compared))
     else:
         print_compared(compared)
-    return ExitCode.MEETS if compared.comparisons else ExitCode.FAILED
 
 
 def print_compared(compared: Compared) -> None:
@@ -61,9 +59,6 @@ def print_compared(compared: Compared) -> None:
     first, second = compared.trials
     Console.plain("")
     head = f"{compared.record.name}: trial {second.number} against trial {first.number}"
-    if not compared.comparisons:
-        Console.out.print(Text(f"{head} could not be told", style="bold red"))
-        return
     Console.out.print(Text.assemble((f"{head}: ", "bold"), _verdict(compared)))
     for trial in compared.trials:
         Console.plain(f"  trial {trial.number}: {candidate_words(trial.candidate)}")

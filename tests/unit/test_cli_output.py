@@ -330,14 +330,6 @@ def test_compare_says_what_the_second_trial_is_to_the_first(
     assert "5 7 p95 −4.2% −9.3% to +1.2% 2 tie" in said
 
 
-def test_compare_says_so_where_nothing_could_be_told(
-    trials: list[Trial], printed: Callable[[int], io.StringIO]
-) -> None:
-    text = printed(80)
-    print_compared(replace(_compared(trials), comparisons=()))
-    assert "trial 5 against trial 7 could not be told" in text.getvalue()
-
-
 def test_compare_in_json_has_both_trials_and_the_comparisons(trials: list[Trial]) -> None:
     document = json.loads(json.dumps(compared_json(_compared(trials)), allow_nan=False))
     assert [document[which]["number"] for which in ("first", "second")] == [7, 5]
