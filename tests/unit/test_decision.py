@@ -331,7 +331,14 @@ def test_balanced_ties_where_nothing_it_goes_by_is_clear():
 
 def test_a_tie_in_latency_does_not_win_against_what_is_clearly_better_at_the_same_price():
     trials = near(0, 40.0, saturation=100.0), near(5, 38.0, saturation=150.0)
-    assert decided(*trials, rule=PickRule.FASTEST).pick == 5
+    decision = decided(*trials, rule=PickRule.FASTEST)
+    assert decision.pick == 5
+    assert decision.ties == ()
+
+
+def test_what_is_first_by_noise_alone_gives_way_to_what_is_clearly_better_otherwise():
+    trials = near(1, 38.0, saturation=100.0), near(2, 38.5, saturation=150.0)
+    assert decided(*trials, rule=PickRule.FASTEST).pick == 2
 
 
 def test_a_pick_within_the_noise_of_the_front_stands_on_it():
@@ -464,6 +471,11 @@ def test_what_the_windows_saved_is_told():
 def test_finalists_are_the_pick_and_what_is_tied_with_it():
     trials = near(0, 40.0), near(1, 41.0), near(2, 20.0, instances=2), near(3, 70.0, 0.01)
     assert finalists(decided(*trials), 4) == (0, 1)
+
+
+def test_cheapest_sends_nothing_dearer_to_the_finals_before_its_ties():
+    trials = near(0, 40.0), near(1, 41.0, instances=2), near(2, 42.0)
+    assert finalists(decided(*trials), 3) == (0, 2)
 
 
 def test_there_are_no_more_finalists_than_asked_for():
