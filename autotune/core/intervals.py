@@ -6,13 +6,17 @@ that takes them for independent is far too narrow, and sections (batch means) ne
 than a load phase has. So the number of requests is deflated to an *effective* number first, and
 the interval is the exact binomial one (Clopper and Pearson) for that many.
 
-How much a short window underestimates its own dependence was calibrated on simulated queues: see
-`CORRECTION`, ``tests/benchmarks/coverage.py`` and docs/benchmarks.md for the coverage reached.
+The two ends are not alike. What goes wrong with a short window is that it happened to miss the long
+busy periods that make the tail: it shows too low a percentile and too little dependence at once.
+So the upper end is taken for fewer effective observations still. By how many was calibrated on
+simulated queues: see `CORRECTION`, ``tests/benchmarks/coverage.py``, and docs/benchmarks.md for the
+coverage reached.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,15 +27,15 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95
 """Of the intervals that are shown, stored and judged by."""
-CORRECTION = 10.0
-"""A window of n requests with an estimated autocorrelation time τ is taken to have one of
-τ·(1 + CORRECTION·√(τ/n)): the estimate is biased low, and lowest where the window happened to miss
-the long busy periods that make the tail."""
+CORRECTION = (10.0, 80.0)
+"""For the upper end, a window of n requests with an estimated autocorrelation time τ is taken to
+have one of τ·(1 + a·√(τ/n) + b·τ/n)."""
 LEAST_REQUESTS = 20
 """Below that no interval is given."""
 SECTIONS = 10
 _WINDOW = 5.0
 _TAIL_SHARE = 0.1
+_LONG = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +72,55 @@ def percentile_interval(
     Where the upper end lies beyond what so few effective observations can show, it is
     extrapolated by the exponential tail that queues have.
     """
+    return percentile_intervals(values, (percentile,), level=level).get(percentile)
+
+
+def percentile_intervals(
+    values: NDArray[np.float64], percentiles: Iterable[float], *, level: float = LEVEL
+) -> dict[float, Interval]:
+    """`percentile_interval` of several percentiles; empty for too few values.
+
+    The dependence is the mean of that of the ranks and that of being above the percentile: the
+    latter is the right one, and too noisy alone in a short series.
+    """
     count = len(values)
     if count < LEAST_REQUESTS:
-        return None
-    share = percentile / 100
-    effective = effective_count(values, percentile)
-    expected = share * effective
-    beyond = (1 - level) / 2
+        return {}
+    order = np.argsort(values)
+    ordered = values[order]
+    of_ranks = autocorrelation_time(_ranks(order, ordered))
+    found = {}
+    for percentile in percentiles:
+        share = percentile / 100
+        threshold = ordered[max(math.ceil(share * count) - 1, 0)]
+        of_tail = autocorrelation_time((values > threshold).astype(np.float64))
+        low, high = _ends(share, (of_ranks + of_tail) / 2, count, level)
+        lowest = ordered[max(math.ceil(low * count) - 1, 0)]
+        found[percentile] = Interval(low=float(lowest), high=_upper(ordered, high))
+    return found
+
+
+def _ranks(order: NDArray[np.intp], ordered: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In the order of time; of equal values the same."""
+    places = np.arange(len(ordered), dtype=np.float64)
+    places[1:][ordered[1:] == ordered[:-1]] = 0
+    ranks = np.empty_like(places)
+    ranks[order] = np.maximum.accumulate(places)
+    return ranks
+
+
+def _ends(share: float, time: float, count: int, level: float) -> tuple[float, float]:
+    """The shares of the distribution below the two ends of the interval."""
     from scipy import special  # noqa: PLC0415  -- half a second, for what few commands need
 
-    low_rank = special.betaincinv(expected, effective - expected + 1, beyond)
-    high_rank = special.betaincinv(expected + 1, effective - expected, 1 - beyond)
-    ordered = np.sort(values)
-    low = ordered[max(math.ceil(low_rank * count) - 1, 0)]
-    return Interval(low=float(low), high=_upper(ordered, float(high_rank)))
+    root, linear = CORRECTION
+    ratio = time / count
+    many = max(2.0, count / time)
+    few = max(2.0, many / (1 + root * math.sqrt(ratio) + linear * ratio))
+    beyond = (1 - level) / 2
+    low = special.betaincinv(share * many, (1 - share) * many + 1, beyond)
+    high = special.betaincinv(share * few + 1, (1 - share) * few, 1 - beyond)
+    return float(low), float(high)
 
 
 def _upper(ordered: NDArray[np.float64], rank: float) -> float:
@@ -95,26 +134,28 @@ def _upper(ordered: NDArray[np.float64], rank: float) -> float:
     return float(threshold) + scale * math.log(tail / count / max(1 - rank, 1e-9))
 
 
-def effective_count(values: NDArray[np.float64], percentile: float) -> float:
-    """How many independent observations the series, shape (n,), is worth for a percentile; at
-    least 2. The dependence is the larger of that of the ranks and that of being above the
-    percentile: the latter is the right one, and too noisy alone in a short series."""
-    count = len(values)
-    above = (values > np.percentile(values, percentile)).astype(np.float64)
-    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
-    time = max(autocorrelation_time(above), autocorrelation_time(ranks))
-    time *= 1 + CORRECTION * math.sqrt(time / count)
-    return max(2.0, count / time)
-
-
 def autocorrelation_time(values: NDArray[np.float64]) -> float:
     """One plus twice the sum of the autocorrelations of a series, shape (n,), in observations; at
     least 1, at most n / 2.
 
     The sum ends where the lag exceeds five times the sum so far (Sokal, "Monte Carlo Methods in
-    Statistical Mechanics", 1997); their bias of −τ/n, from the mean that is estimated
-    too, is added back.
+    Statistical Mechanics", 1997); their bias of −τ/n, from the mean that is estimated too, is
+    added back. A long series is taken in means of neighbours, which leaves the variance of the
+    whole mean, and so the product of variance and time, as it is.
     """
+    count, variance = len(values), float(values.var())
+    if variance <= 1e-12:
+        return 1.0
+    each = math.ceil(count / _LONG)
+    if each > 1:
+        whole = count // each
+        means = values[: whole * each].reshape(whole, each).mean(axis=1)
+        share = each * float(means.var()) / variance
+        return min(max(share * _time(means), 1.0), count / 2)
+    return _time(values)
+
+
+def _time(values: NDArray[np.float64]) -> float:
     count = len(values)
     centred = values - values.mean()
     size = 1 << (2 * count - 1).bit_length()

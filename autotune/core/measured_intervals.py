@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.core.intervals import LEVEL, Interval, percentile_interval, rate_interval
+from autotune.core.intervals import LEVEL, Interval, percentile_intervals, rate_interval
 from autotune.core.measurement import PERCENTILES, LoadResult, RequestSamples
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ def intervals_of(
     if load.samples is None:
         return {}
     latency_ms = latencies_ms(load.samples, timeout_s=timeout_s)
-    found = {f"p{p:g}_ms": percentile_interval(latency_ms, p, level=level) for p in PERCENTILES}
-    found["achieved_qps"] = answers_interval(load, level=level)
-    return {metric: interval for metric, interval in found.items() if interval is not None}
+    latencies = percentile_intervals(latency_ms, PERCENTILES, level=level)
+    found = {f"p{percentile:g}_ms": interval for percentile, interval in latencies.items()}
+    answers = answers_interval(load, level=level)
+    return found if answers is None else found | {"achieved_qps": answers}
 
 
 def answers_interval(load: LoadResult, *, level: float = LEVEL) -> Interval | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.core.intervals import Interval, percentile_interval, share_interval
+from autotune.core.intervals import Interval, percentile_intervals, share_interval
 from autotune.core.measured_intervals import intervals_of, latencies_ms
 from autotune.core.measurement import Ended, LoadResult, RequestSamples
 from autotune.core.sla import EDGE_REQUESTS, Sla, enough_samples
@@ -52,23 +52,22 @@ class StopRule:
             return Ended.DECIDED
         return None
 
-    def _latency_intervals(self, samples: RequestSamples) -> dict[float, Interval | None]:
+    def _latency_intervals(self, samples: RequestSamples) -> dict[float, Interval]:
         values = latencies_ms(samples, timeout_s=self.timeout_s)
-        return {p: percentile_interval(values, p, level=DOUBT_LEVEL) for p in self.sla.latency_ms}
+        return percentile_intervals(values, self.sla.latency_ms, level=DOUBT_LEVEL)
 
-    def _hopeless(
-        self, latencies: Mapping[float, Interval | None], samples: RequestSamples
-    ) -> bool:
+    def _hopeless(self, latencies: Mapping[float, Interval], samples: RequestSamples) -> bool:
         limits = self.sla.latency_ms
-        if any(known and known.low > limits[p] for p, known in latencies.items()):
+        if any(known.low > limits[p] for p, known in latencies.items()):
             return True
         errors = share_interval(~samples.ok, level=DOUBT_LEVEL)
         return errors is not None and errors.low > self.sla.error_rate
 
-    def _meets(self, latencies: Mapping[float, Interval | None], load: LoadResult) -> bool:
+    def _meets(self, latencies: Mapping[float, Interval], load: LoadResult) -> bool:
         limits = self.sla.latency_ms
         return (
-            all(known and known.high <= limits[p] for p, known in latencies.items())
+            latencies.keys() >= limits.keys()
+            and all(known.high <= limits[p] for p, known in latencies.items())
             and load.scheduled >= max(map(enough_samples, limits))
             and load.error_rate <= self.sla.error_rate
             and load.achieved_qps * load.window_s + EDGE_REQUESTS

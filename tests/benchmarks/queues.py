@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.core.measurement import LoadResult
-from loadgen.results import Code, RawRun, summarise
+from autotune.core.measurement import LatencySummary, LoadResult, RequestSamples
 
 FIXED_MS, EACH_MS = 5.0, 2.5
 """The dynamic batcher's service time for a batch of n is in proportion to FIXED_MS + EACH_MS·n."""
@@ -128,16 +127,28 @@ def load_of(
     window_s: float,
     timeout_s: float = 10.0,
 ) -> LoadResult:
-    """What the load generator would say of the window [0, ``window_s``): of all requests scheduled
-    in it, each ok if it was done within its time-out."""
-    late = ~(done_s - scheduled_s <= timeout_s)
-    run = RawRun(
-        scheduled_s=scheduled_s,
-        sent_s=scheduled_s,
-        done_s=np.where(late, np.nan, done_s),
-        code=np.where(late, Code.TIMEOUT, Code.OK).astype(np.int16),
+    """What the load generator says of the window [0, ``window_s``) of an otherwise idle machine:
+    of the requests scheduled in it, each ok if it was done within its time-out."""
+    inside = scheduled_s < window_s
+    scheduled, done = scheduled_s[inside], done_s[inside]
+    ok = done - scheduled <= timeout_s
+    done = np.where(ok, done, np.nan)
+    latency_ms = np.where(ok, done - scheduled, timeout_s) * 1e3
+    failed = len(ok) - int(ok.sum())
+    return LoadResult(
+        offered_qps=len(scheduled) / window_s,
+        achieved_qps=float(np.count_nonzero(done < window_s)) / window_s,
+        window_s=window_s,
+        scheduled=len(scheduled),
+        sent=len(scheduled),
+        completed=int(ok.sum()),
+        ok=int(ok.sum()),
+        errors={"timeout": failed} if failed else {},
+        latency=LatencySummary.of(latency_ms),
+        service_latency=LatencySummary.of((done[ok] - scheduled[ok]) * 1e3),
+        send_lag=None,
         generator_cpu=0.1,
         max_in_flight=1,
-        cap_hit=False,
+        in_flight_cap_hit=False,
+        samples=RequestSamples(scheduled_s=scheduled, sent_s=scheduled, done_s=done, ok=ok),
     )
-    return summarise(run, warmup_s=0.0, measure_s=window_s, timeout_s=timeout_s)
