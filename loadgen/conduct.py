@@ -25,6 +25,7 @@ from loadgen.stream import StreamReader
 
 _FIRST_CHECK_S = 0.5
 _CHECK_S = 0.25
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,25 +87,34 @@ class Conduct:
         window closes by itself."""
         moments = looks_s(self.plan.first_look_s, self.plan.measure_s)
         for look_s, next_s in itertools.pairwise(moments):
-            if self.process.wait(opened["at"] + look_s):
-                return None
             if time.monotonic() >= opened["at"] + next_s:
                 continue  # the observer took so long that there is more to see already
-            answer = self._look(reader, opened)
+            so_far = self._so_far(reader, opened, look_s, next_s)
+            if so_far is None:
+                continue
+            result = summarise(so_far, timeout_s=self.plan.timeout_s, histogram=False)
+            answer = self.window.enough(result)
             if answer is not None:
                 self.process.send({"do": "close"})
                 return answer
         return None
 
-    def _look(self, reader: StreamReader, opened: dict[str, Any]) -> Ended | None:
-        reader.read()
-        so_far = reader.window(
-            opened_s=opened["at_s"], cpu_opened_s=opened["cpu_s"], tail_s=self.plan.tail_s
-        )
-        if so_far is None:
-            return None
-        result = summarise(so_far, timeout_s=self.plan.timeout_s, histogram=False)
-        return self.window.enough(result)
+    def _so_far(
+        self, reader: StreamReader, opened: dict[str, Any], look_s: float, next_s: float
+    ) -> RawRun | None:
+        """The window so far, as soon as ``look_s`` of it are known: what was due in them is
+        answered soon after, or too old to be waited for. None if the window closes before, or the
+        next look is due."""
+        moment = opened["at"] + look_s
+        while moment < opened["at"] + next_s and not self.process.wait(moment):
+            reader.read()
+            run = reader.window(
+                opened_s=opened["at_s"], cpu_opened_s=opened["cpu_s"], tail_s=self.plan.tail_s
+            )
+            if run is not None and run.closed_s >= run.opened_s + look_s:
+                return run
+            moment = max(moment, time.monotonic()) + _POLL_S
+        return None
 
 
 def _read(path: Path, done: dict[str, Any]) -> RawRun:
