@@ -6,24 +6,20 @@ import math
 from collections.abc import Sequence
 
 from autotune.core.contrast import TELLING, Contrast
-from autotune.core.judged import MEMORY_BUCKET, Judged, Probe, objection
-from autotune.core.measurement import METRICS, Ended, label
+from autotune.core.intervals import Interval
+from autotune.core.judged import Judged, Probe, objection
+from autotune.core.measurement import METRICS, label
 from autotune.core.ranking import Choice
 from autotune.core.savings import Savings
 from autotune.core.sla import Finding, Outcome, Verdict
 from autotune.core.trial import Trial
+from autotune.core.wording import ENDED, change_span, percent
 from autotune.core.workload import Workload
 
 UNSTEADY = 1.3
 """By what factor two measurements of one configuration may differ before it is spoken of."""
 TEMPTING = 0.05
 """By how much a trial that misses the SLA must be better than the pick to be spoken of."""
-_ENDED = {
-    Ended.DECIDED: "decided early",
-    Ended.HOPELESS: "given up as hopeless",
-    Ended.FELL_BEHIND: "given up as falling behind",
-    Ended.MAXIMUM: "at their full length",
-}
 
 
 def shown(metric: str, value: float | None) -> str:
@@ -62,18 +58,19 @@ def _tied(contrast: Contrast) -> str:
     text = f"{label(contrast.metric)} differs by {abs(contrast.effect):.1%}"
     if contrast.interval is None:
         return f"{text}, their 95% intervals overlap"
-    return f"{text}, 95% interval {_effects(contrast)}"
+    return f"{text}, 95% interval {change_span(contrast.interval)}"
 
 
 def _cheaper(choice: Choice, other: Judged) -> str:
     pick = choice.pick
-    for metric in ("instances", "memory_mb"):
-        ours, theirs = pick.metric(metric), other.metric(metric)
-        if ours is not None and theirs is not None and ours < theirs:
-            less = f"{shown(metric, ours)} instead of {shown(metric, theirs)}"
-            cheaper = f"the cheaper is picked, trial {pick.number}, with {label(metric)} {less}"
-            if metric == "instances" or theirs > ours * MEMORY_BUCKET:
-                return cheaper
+    ours, theirs = choice.costs[pick.number], choice.costs[other.number]
+    if ours > theirs:
+        return f"trial {pick.number} is picked, since what is cheaper is clearly beaten by another"
+    if ours < theirs:
+        metric = "instances" if ours[0] < theirs[0] else "memory_mb"
+        less = f"{shown(metric, pick.metric(metric))} instead of"
+        cheaper = f"the cheaper is picked, trial {pick.number}, with {label(metric)} {less}"
+        return f"{cheaper} {shown(metric, other.metric(metric))}"
     if pick.number == 0:
         return "trial 0 is picked, which is what runs now: to change nothing is cheapest"
     return f"they cost the same, and trial {pick.number}, the first of them, is picked"
@@ -119,14 +116,18 @@ def _least_margin(probe: Probe) -> float:
 
 def _where(probe: Probe) -> str:
     cv = probe.traffic.cv
-    return f"at {probe.traffic.qps:.3g}/s" + ("" if cv is None else f", cv {cv:g}")
+    return f"at {_short(probe.traffic.qps)}/s" + ("" if cv is None else f", cv {cv:g}")
 
 
 def _range(values: Sequence[float], before: str = "") -> str:
     low, high = min(values), max(values)
     if low == high:
-        return f"{'at ' if before else ''}{low:.3g}"
-    return f"{before} {low:.3g} to {high:.3g}".strip()
+        return f"{'at ' if before else ''}{_short(low)}"
+    return f"{before} {_short(low)} to {_short(high)}".strip()
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def capacity(trial: Judged, workload: Workload | None) -> list[str]:
@@ -144,11 +145,12 @@ def capacity(trial: Judged, workload: Workload | None) -> list[str]:
     return [text]
 
 
-def compared(other: Judged, contrast: Contrast) -> str:
-    """Another trial against the pick, from runs of the two in turns."""
+def compared(other: Judged, contrast: Contrast, interval: Interval) -> str:
+    """Another trial against the pick, from runs of the two in turns; ``interval`` is that of the
+    contrast's effect."""
     change = (
-        f"{label(contrast.metric)} {_signed(contrast.effect)}, 95% interval {_effects(contrast)},"
-        f" {contrast.pairs} {'pair' if contrast.pairs == 1 else 'pairs'} of runs"
+        f"{label(contrast.metric)} {percent(contrast.effect)}, 95% interval"
+        f" {change_span(interval)}, {contrast.pairs} {'pair' if contrast.pairs == 1 else 'pairs'} of runs"
     )
     if contrast.tie:
         return f"trial {other.number}, run in turns with the pick, is a tie ({change})"
@@ -242,7 +244,7 @@ def saved(savings: Savings, workload: Workload) -> list[str]:
         return []
     phases = f"{savings.phases} load phase{'' if savings.phases == 1 else 's'}"
     ended = [
-        f"{savings.ended[end]} {words}" for end, words in _ENDED.items() if end in savings.ended
+        f"{savings.ended[end]} {words}" for end, words in ENDED.items() if end in savings.ended
     ]
     return [
         f"{phases} took {savings.window_s:.0f} s ({', '.join(ended)}); windows of a fixed"
@@ -287,15 +289,6 @@ def _difference(contrast: Contrast) -> str:
     if metric == "instances" or math.isinf(contrast.effect):
         return f"{text} instead of {shown(metric, contrast.before)}"
     return f"{text} ({abs(contrast.effect):.0%} {'more' if contrast.effect > 0 else 'less'})"
-
-
-def _effects(contrast: Contrast) -> str:
-    assert contrast.interval is not None
-    return f"{_signed(contrast.interval.low)} to {_signed(contrast.interval.high)}"
-
-
-def _signed(share: float) -> str:
-    return f"{share:+.1%}".replace("-", "−")
 
 
 def _some(numbers: Sequence[int], most: int = 5) -> str:

@@ -67,7 +67,7 @@ class Choice:
     """``best`` is first by the values measured; ``ties`` are those that noise does not let be told
     from it, with itself, the cheapest first (empty where it stands alone); ``pick`` is the cheapest
     of them. ``ranked`` are all trials, the pick first; ``front`` the numbers of those on it;
-    ``noisy`` the metrics that the ties are ties in."""
+    ``noisy`` the metrics that the ties are ties in; ``costs`` are those of the `Ranking`."""
 
     pick: Judged
     best: Judged
@@ -75,6 +75,7 @@ class Choice:
     ranked: tuple[Judged, ...]
     front: frozenset[int]
     noisy: tuple[str, ...]
+    costs: dict[int, tuple[float, float]]
 
     @property
     def runner_up(self) -> Judged | None:
@@ -124,6 +125,7 @@ class Ranking:
             ranked=tuple(of[number] for number in ranked),
             front=frozenset(trial.number for trial in self.front),
             noisy=self.noisy,
+            costs=self.costs,
         )
 
     def _best(self, contrasts: Contrasts) -> Judged | None:
@@ -156,9 +158,10 @@ class Ranking:
         return sorted([best, *tied], key=lambda trial: (self.costs[trial.number], trial.number))
 
     def _cheapest(self, ties: Sequence[Judged], best: Judged, contrasts: Contrasts) -> Judged:
-        """The first of the ties that no trial of the front clearly dominates."""
+        """The first of the ties that none of them and no trial of the front clearly dominates."""
+        others = list({trial.number: trial for trial in (*self.front, *ties)}.values())
         for trial in ties:
-            if not any(self._dominates(other, trial, contrasts) for other in self.front):
+            if not any(self._dominates(other, trial, contrasts) for other in others):
                 return trial
         return best
 

@@ -84,13 +84,13 @@ def _compared(field: Field, choice: Choice) -> list[str]:
     """How the pick did against others, run against run."""
     met = field.contrasts.compared_with(choice.pick.number)
     others = [trial for trial in choice.ranked if trial.number in met]
-    found = (
-        (other, contrast)
+    told = [
+        explain.compared(other, contrast, contrast.interval)
         for other in others
         for contrast in field.between(choice.pick, other)
         if contrast.interval is not None
-    )
-    return [explain.compared(other, c) for other, c in found][:COMPARISONS_TOLD]
+    ]
+    return told[:COMPARISONS_TOLD]
 
 
 def _neighbours(field: Field, choice: Choice) -> list[str]:

@@ -11,6 +11,7 @@ from autotune.core.errors import InputRefused
 from autotune.core.evidence import estimate
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.measurement import PERCENTILES, Ended, Measurement, label
+from autotune.core.wording import span
 
 EDGE_REQUESTS = 2
 """A request answered just after the window closed is not a sign of falling behind: this many are
@@ -163,12 +164,6 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     found = set(outcomes)
     order = (Outcome.MISSES, Outcome.UNDECIDED)
     return next((outcome for outcome in order if outcome in found), Outcome.MEETS)
-
-
-def span(interval: Interval) -> str:
-    """An interval as people read it, with as many decimals as its width deserves: 38.1–42.5."""
-    decimals = 0 if interval.high >= 100 else 1 if interval.high >= 10 else 2
-    return f"{interval.low:.{decimals}f}–{interval.high:.{decimals}f}"
 
 
 # ---------------------------------------------------------------------------- latency, error rate

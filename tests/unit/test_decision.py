@@ -307,6 +307,41 @@ def test_a_tie_at_equal_cost_leaves_what_runs_now():
     assert any(r.endswith("what runs now: to change nothing is cheapest") for r in decision.reasons)
 
 
+def test_a_tie_at_equal_instances_goes_to_the_one_with_less_memory():
+    trials = near(3, 40.0, memory=500), near(5, 38.0, memory=545), near(6, 38.5, memory=560)
+    decision = decided(*trials, rule=PickRule.FASTEST)
+    assert decision.pick == 3
+    assert any(r.endswith("they cost the same, and trial 3, the first of them, is picked")
+               for r in decision.reasons)  # fmt: skip
+    dearer = near(5, 38.0, memory=900)
+    reasons = decided(trials[0], dearer, rule=PickRule.FASTEST).reasons
+    assert any(r.endswith("trial 3, with memory 500 MB instead of 900 MB") for r in reasons)
+
+
+def test_of_two_cheap_ties_the_one_that_is_clearly_better_otherwise_is_picked():
+    trials = (
+        near(1, 40.0, instances=2),
+        near(2, 44.0, saturation=100.0),
+        near(3, 46.0, share=0.05),
+    )
+    assert decided(*trials, rule=PickRule.FASTEST).pick == 3
+
+
+def test_a_tie_that_is_cheaper_but_clearly_beaten_by_a_third_is_not_picked():
+    trials = (
+        near(1, 40.0, 0.01, saturation=140.0, instances=2),
+        near(2, 44.0, 0.15, saturation=100.0),
+        near(3, 46.0, 0.01, saturation=150.0),
+    )
+    decision = decided(*trials, rule=PickRule.FASTEST)
+    assert decision.pick == 1
+    assert any(
+        r.startswith("trials 1 and 2 are a tie")
+        and r.endswith("since what is cheaper is clearly beaten by another")
+        for r in decision.reasons
+    )
+
+
 def test_cheapest_knows_no_tie_between_different_numbers_of_instances():
     decision = decided(near(0, 38.0, instances=2), near(5, 40.0, instances=1))
     assert decision.pick == 5
@@ -379,7 +414,7 @@ def test_where_some_are_undecided_and_none_meets_the_first_reason_says_which_and
     assert decision.nearest_miss == 2
     assert decision.reasons[0] == (
         "no candidate is known to meet the SLA, so none is cheapest; trial 2 is undecided: p95"
-        " 81.0 ms (95% interval 72.9–89.1) straddles 80 ms: raise workload.measure_max_s, or lower"
+        " 81.0 ms (95% interval 73–89) straddles 80 ms: raise workload.measure_max_s, or lower"
         " the rate"
     )
 

@@ -130,7 +130,7 @@ def within(low, high, p95=70.0, **more):
 def test_an_interval_below_the_limit_meets_and_is_shown():
     verdict = judge(within(65.0, 80.0), SLA)
     assert verdict.meets
-    assert verdict.reasons[0] == "p95 70.0 ms (65.0–80.0) meets 80 ms with 12% to spare"
+    assert verdict.reasons[0] == "p95 70.0 ms (65–80) meets 80 ms with 12% to spare"
     assert verdict.findings[0].interval == Interval(65.0, 80.0)
 
 
