@@ -148,10 +148,9 @@ def capacity(trial: Judged, workload: Workload | None) -> list[str]:
 def compared(other: Judged, contrast: Contrast, interval: Interval) -> str:
     """Another trial against the pick, from runs of the two in turns; ``interval`` is that of the
     contrast's effect."""
-    change = (
-        f"{label(contrast.metric)} {percent(contrast.effect)}, 95% interval"
-        f" {change_span(interval)}, {contrast.pairs} {'pair' if contrast.pairs == 1 else 'pairs'} of runs"
-    )
+    runs = "1 pair of runs" if contrast.pairs == 1 else f"{contrast.pairs} pairs of runs"
+    effect = f"{label(contrast.metric)} {percent(contrast.effect)}"
+    change = f"{effect}, 95% interval {change_span(interval)}, {runs}"
     if contrast.tie:
         return f"trial {other.number}, run in turns with the pick, is a tie ({change})"
     size, more = f"{abs(contrast.effect):.0%}", contrast.effect > 0
@@ -244,7 +243,7 @@ def saved(savings: Savings, workload: Workload) -> list[str]:
         return []
     phases = f"{savings.phases} load phase{'' if savings.phases == 1 else 's'}"
     ended = [
-        f"{savings.ended[end]} {words}" for end, words in ENDED.items() if end in savings.ended
+        f"{words}: {savings.ended[end]}" for end, words in ENDED.items() if end in savings.ended
     ]
     return [
         f"{phases} took {savings.window_s:.0f} s ({', '.join(ended)}); windows of a fixed"

@@ -34,7 +34,7 @@ def test_only_the_phases_of_the_search_are_counted():
 def test_the_savings_are_told_in_seconds_with_why_the_windows_ended():
     trials = [made_trial(0, phase(4.0, Ended.DECIDED), phase(2.0, Ended.FELL_BEHIND))]
     assert saved(savings(trials, WORKLOAD), WORKLOAD) == [
-        "2 load phases took 6 s (1 clear, 1 fell behind); windows of a fixed"
+        "2 load phases took 6 s (clear: 1, fell behind: 1); windows of a fixed"
         " 12 s would have taken 24 s"
     ]
 
