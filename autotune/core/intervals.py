@@ -96,7 +96,8 @@ def percentile_intervals(
         of_tail = autocorrelation_time((values > threshold).astype(np.float64))
         low, high = _ends(share, (of_ranks + of_tail) / 2, count, level)
         lowest = ordered[max(math.ceil(low * count) - 1, 0)]
-        found[percentile] = Interval(low=float(lowest), high=_upper(ordered, high))
+        highest = max(_upper(ordered, high), float(threshold))
+        found[percentile] = Interval(low=float(lowest), high=highest)
     return found
 
 

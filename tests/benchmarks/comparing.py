@@ -1,7 +1,7 @@
 """How often two runs of one configuration are called different, and a true difference is found, on
 simulated queues.
 
-    python -m tests.benchmarks.comparing [--seeds 200]
+    python -m tests.benchmarks.comparing [--seeds 50]
 
 Each comparison is of A B B A with windows of 12 s at 100 requests/s, at an A whose load is given; B
 takes the given share more service time. Every run's speed is its own: off by a normal deviation of
@@ -32,7 +32,7 @@ QUEUES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=50)
     seeds = parser.parse_args().seeds
     sys.stdout.write(
         "| queue | load | run to run | A/A not a tie | A/B +5%: found | A/B +10%: found |\n"
