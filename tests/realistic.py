@@ -16,7 +16,8 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 
 from autotune.core.comparison import Comparison, Relation
-from autotune.core.intervals import Interval, percentile_interval, rate_interval
+from autotune.core.intervals import Estimate, Interval, percentile_interval, rate_interval
+from autotune.core.judged import judge_trial
 from autotune.core.measurement import (
     PERCENTILES,
     BatchStat,
@@ -295,6 +296,15 @@ def _ordered(own: Sequence[Measurement], more: Sequence[Measurement]) -> tuple[M
     """What was taken again stands before what was believed in its stead."""
     before = [m for m in more if m.purpose is Purpose.TRIAL]
     return (*before, *own, *(m for m in more if m.purpose is not Purpose.TRIAL))
+
+
+def estimated(trial: Trial, metric: str) -> Estimate:
+    """What its evidence says of a metric, which must be known."""
+    judged = judge_trial(trial, SLA)
+    assert judged is not None
+    known = judged.estimate(metric)
+    assert known is not None
+    return known
 
 
 def comparisons(pick: int = 5, rival: int = 7) -> list[Comparison]:

@@ -12,11 +12,14 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
+from autotune.core.capacity import capacity_of
 from autotune.core.decision import decide
+from autotune.core.judged import judge_trial
 from autotune.core.measurement import TelemetryWindow
 from autotune.core.sla import Sla
 from autotune.core.study import Objective
 from autotune.core.trial import Trial, TrialState
+from autotune.core.wording import span
 from autotune.core.workload import Workload
 from dashboards import render_report
 from search_spaces.candidate import Candidate
@@ -30,6 +33,7 @@ from tests.realistic import (
     a_study_of_trials,
     a_trial,
     comparisons,
+    estimated,
 )
 
 OBJECTIVES = [Objective.of("saturation_qps"), Objective.of("p95_ms")]
@@ -181,15 +185,21 @@ def finished() -> Page:
 
 
 def test_the_answer_and_the_key_figures_give_their_intervals(finished: Page) -> None:
-    assert "is the pick: p95 41.0 ms (32–53) of 80 ms allowed" in finished.text
-    assert "41.0 ms 95% 32–53 from 475.0 ms" in finished.text
+    p95 = estimated(a_finished_study()[5], "p95_ms")
+    assert p95.interval is not None
+    value, interval = f"{p95.value:.1f} ms", span(p95.interval)
+    assert f"is the pick: p95 {value} ({interval}) of 80 ms allowed" in finished.text
+    assert f"{value} 95% {interval} from" in finished.text
 
 
 def test_every_point_has_its_interval_as_error_bars(finished: Page) -> None:
     meets = next(t for t in finished.figure("scatter")["data"] if t["name"] == "meets")
     at = meets["customdata"].index(5)
-    assert meets["y"][at] - meets["error_y"]["arrayminus"][at] == pytest.approx(32.2, abs=0.1)
-    assert meets["y"][at] + meets["error_y"]["array"][at] == pytest.approx(53.0, abs=0.1)
+    p95 = estimated(a_finished_study()[5], "p95_ms")
+    assert p95.interval is not None
+    low = meets["y"][at] - meets["error_y"]["arrayminus"][at]
+    high = meets["y"][at] + meets["error_y"]["array"][at]
+    assert (low, high) == pytest.approx((p95.interval.low, p95.interval.high))
     reaches = json.loads(finished.by_id["choices"])["reaches"]["5"]
     assert reaches["saturation_qps"] == [pytest.approx(3.27, abs=0.01)] * 2
     assert reaches["instances"] == [None, None]
@@ -203,13 +213,20 @@ def test_the_comparisons_of_the_finals_stand_in_a_table(finished: Page) -> None:
 
 def test_capacity_stands_beside_saturation(finished: Page) -> None:
     assert "How much they can take" in finished.text
-    assert "7 129.9/s (80.0–158.0) 166.0/s 163–169 78%" in finished.text
+    rival = capacity_of(a_finished_study()[7].measurements, SLA)
+    assert f"7 {rival} 166.0/s 163–169" in finished.text
 
 
 def test_other_traffic_is_told_with_what_is_left_of_the_limit(finished: Page) -> None:
     assert "The pick under other traffic" in finished.text
-    assert "64.0/s poisson, cv 1 meets 33.6 ms 22–46 +58%" in finished.text
-    assert "96.0/s poisson, cv 1 undecided 60.9 ms 16–191 +24%" in finished.text
+    judged = judge_trial(a_finished_study()[5], SLA)
+    assert judged is not None
+    assert len(judged.probes) == 4
+    for probe in judged.probes:
+        p95 = probe.verdict.findings[0]
+        assert p95.interval is not None
+        said = f"{probe.verdict.outcome} {p95.value:.1f} ms {span(p95.interval)} +{p95.margin:.0%}"
+        assert said in finished.text
 
 
 def test_every_window_is_told_with_why_it_ended(finished: Page) -> None:
