@@ -26,6 +26,7 @@ from loadgen.stream import StreamReader
 _FIRST_CHECK_S = 0.5
 _CHECK_S = 0.25
 _POLL_S = 0.05
+_PATIENCE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class Conduct:
         for look_s, next_s in itertools.pairwise(moments):
             if time.monotonic() >= opened["at"] + next_s:
                 continue  # the observer took so long that there is more to see already
-            so_far = self._so_far(reader, opened, look_s, next_s)
+            so_far = self._so_far(reader, opened, look_s)
             if so_far is None:
                 continue
             result = summarise(so_far, timeout_s=self.plan.timeout_s, histogram=False)
@@ -99,19 +100,18 @@ class Conduct:
                 return answer
         return None
 
-    def _so_far(
-        self, reader: StreamReader, opened: dict[str, Any], look_s: float, next_s: float
-    ) -> RawRun | None:
-        """The window so far, as soon as ``look_s`` of it are known: what was due in them is
-        answered soon after, or too old to be waited for. None if the window closes before, or the
-        next look is due."""
-        moment = opened["at"] + look_s
-        while moment < opened["at"] + next_s and not self.process.wait(moment):
+    def _so_far(self, reader: StreamReader, opened: dict[str, Any], look_s: float) -> RawRun | None:
+        """The window so far, as soon as ``look_s`` of it are known: what was due in them is mostly
+        answered soon after. Where it is not, what is known a little later. None if the window
+        closes before, and while its very first requests are open."""
+        moment, latest = opened["at"] + look_s, opened["at"] + (1 + _PATIENCE) * look_s
+        while not self.process.wait(moment):
             reader.read()
             run = reader.window(
                 opened_s=opened["at_s"], cpu_opened_s=opened["cpu_s"], tail_s=self.plan.tail_s
             )
-            if run is not None and run.closed_s >= run.opened_s + look_s:
+            known = run is not None and run.closed_s >= run.opened_s + look_s
+            if known or time.monotonic() >= latest:
                 return run
             moment = max(moment, time.monotonic()) + _POLL_S
         return None

@@ -214,8 +214,7 @@ def test_a_look_sees_the_window_so_far_and_the_result_begins_with_it(driver, ser
     judge = Judge(last=2)
     result = driver.run(server.endpoint, plan(**LONG), judge)
     first, second = judge.looks
-    assert 0.6 <= first.window_s < second.window_s < result.window_s
-    assert second.window_s >= 0.9
+    assert 0 < first.window_s < second.window_s < result.window_s
     assert first.ok == first.scheduled == pytest.approx(200 * first.window_s, abs=2)
     assert first.latency is not None
     assert first.generator_cpu > 0
@@ -233,7 +232,7 @@ def test_a_look_counts_what_was_open_too_long_as_missed_and_leaves_out_what_is_n
         changes = {"first_look_s": 0.9, "measure_s": 10.0, "tail_s": 0.4, "timeout_s": 1.0}
         result = driver.run(server.endpoint, plan(**changes), judge)
     (look,) = judge.looks
-    assert 0.9 <= look.window_s <= result.window_s - 0.4
+    assert 0.4 < look.window_s <= result.window_s - 0.4
     assert look.latency is not None
     assert look.latency.at(50.0) == 1000
     assert (look.ok, look.errors) == (0, {"timeout": look.scheduled})
@@ -241,13 +240,24 @@ def test_a_look_counts_what_was_open_too_long_as_missed_and_leaves_out_what_is_n
     assert result.errors == {"timeout": result.scheduled}
 
 
-def test_a_look_at_slow_answers_waits_until_what_was_due_by_then_is_answered(driver):
+def test_a_look_waits_a_little_until_what_was_due_by_then_is_answered(driver):
     judge = Judge()
-    with null_server("--mode", "delay", "--delay", "0.3") as server:
-        result = driver.run(server.endpoint, plan(**LONG), judge)
+    with null_server("--mode", "delay", "--delay", "0.1") as server:
+        changes = {**LONG, "first_look_s": 1.2}
+        result = driver.run(server.endpoint, plan(**changes), judge)
     (look,) = judge.looks
     assert look.ok == look.scheduled
-    assert 0.6 <= look.window_s <= result.window_s - 0.2
+    assert 1.0 < look.window_s <= result.window_s - 0.08
+
+
+def test_a_look_at_slow_answers_sees_the_window_up_to_the_first_request_that_is_open(driver):
+    judge = Judge(last=2)
+    with null_server("--mode", "delay", "--delay", "0.5") as server:
+        changes = {**LONG, "tail_s": 5.0}
+        result = driver.run(server.endpoint, plan(**changes), judge)
+    for look in judge.looks:
+        assert look.ok == look.scheduled > 0
+        assert look.window_s <= result.window_s - 0.4
 
 
 def test_a_window_of_which_the_observer_never_has_enough_is_as_long_as_it_may_be(driver, server):
