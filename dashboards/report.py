@@ -57,6 +57,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "title": f"{study.name}: autotune report",
         "answer": answer(cast, sla),
         "met": cast.pick is not None,
+        "headline": _headline(cast),
         "rule": told.get("rule", ""),
         "reasons": list(told.get("reasons", ())),
         "warnings": list(warnings),
@@ -68,7 +69,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "counts": _counts(found),
         "comparisons": [_compared(one) for one in told.get("comparisons", ())],
         "capacity": _capacity(found, sla),
-        "nearby": _nearby(cast, sla),
+        "nearby": [one for entry in found for one in _nearby(entry, sla)],
         "disbelieved": disbelieved(trials),
         "taken": sum(len(trial.measurements) for trial in trials),
         "config": config_text,
@@ -153,8 +154,20 @@ def answer(cast: _Cast, sla: Sla) -> str:
         )
     if miss is not None:
         tightest = _broken(miss, sla)
+        if miss.standing is Standing.UNDECIDED:
+            return (
+                "No candidate is known to meet the SLA. Trial"
+                f" {miss.number} comes nearest, and is undecided: {miss.why}."
+            )
         return f"No candidate meets the SLA. The nearest miss is trial {miss.number}: {tightest}."
     return "No candidate could be judged: there is no measurement that can be believed."
+
+
+def _headline(cast: _Cast) -> str:
+    if cast.pick is not None:
+        return "The SLA is met"
+    undecided = cast.miss is not None and cast.miss.standing is Standing.UNDECIDED
+    return "It is undecided whether the SLA is met" if undecided else "The SLA is not met"
 
 
 def _name(sla: Sla) -> str:
@@ -384,10 +397,10 @@ def _capacity(found: Sequence[Entry], sla: Sla) -> list[dict[str, Any]]:
     ]
 
 
-def _nearby(cast: _Cast, sla: Sla) -> list[dict[str, Any]]:
-    """How the one that is shown held the SLA at other rates and burstiness."""
-    judged = cast.shown.judged if cast.shown else None
-    return [] if judged is None else [_probed(probe, sla) for probe in judged.probes]
+def _nearby(entry: Entry, sla: Sla) -> list[dict[str, Any]]:
+    """How a trial held the SLA at other rates and burstiness, where it was measured there."""
+    probes = () if entry.judged is None else entry.judged.probes
+    return [{"trial": entry.number, **_probed(probe, sla)} for probe in probes]
 
 
 def _probed(probe: Probe, sla: Sla) -> dict[str, Any]:

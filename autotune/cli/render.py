@@ -63,7 +63,8 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
     by_number = {trial.number: trial for trial in trials}
     pick = by_number.get(-1 if decision.pick is None else decision.pick)
     if pick is None:
-        Console.out.print(Text(f"{study.name}: no candidate meets the SLA", style="bold red"))
+        known = "is known to meet" if decision.undecided else "meets"
+        Console.out.print(Text(f"{study.name}: no candidate {known} the SLA", style="bold red"))
     else:
         headline = f"{study.name}: {candidate_words(pick.candidate)}"
         confirmed = pick.confirmation is not None
@@ -82,7 +83,7 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
 
 
 def _print_after_the_search(study: Study, trials: Sequence[Trial], decision: Decision) -> None:
-    """The finals' comparisons, capacity, and the pick under other traffic."""
+    """The finals' comparisons, capacity, and who was measured under other traffic."""
     if decision.comparisons:
         _heading("Run in turns, under the same arrivals")
         Console.out.print(comparisons_table(decision.comparisons))
@@ -90,10 +91,10 @@ def _print_after_the_search(study: Study, trials: Sequence[Trial], decision: Dec
     if capacity is not None:
         _heading("How much they can take")
         Console.out.print(capacity)
-    shown = decision.of(decision.pick if decision.pick is not None else decision.nearest_miss)
-    if shown is not None and shown.probes:
-        _heading(f"Trial {shown.number} under other traffic")
-        Console.out.print(nearby_table(shown.probes, study.sla))
+    nearby = nearby_table(decision.judged, study.sla)
+    if nearby is not None:
+        _heading("Under other traffic")
+        Console.out.print(nearby)
 
 
 def _print_warnings(warnings: Sequence[str]) -> None:

@@ -168,25 +168,32 @@ def _plain_table() -> Table:
     return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
 
 
-def nearby_table(probes: Iterable[Probe], sla: Sla) -> Table:
-    """A row per rate and burstiness that a trial was probed at, with the tightest latency."""
+def nearby_table(judged: Iterable[Judged], sla: Sla) -> Table | None:
+    """A row per trial, rate and burstiness that was probed, with the tightest latency; None where
+    nothing was."""
     table = _plain_table()
+    table.add_column("trial", justify="right")
     table.add_column("rate", justify="right", no_wrap=True)
     table.add_column("arrivals", no_wrap=True)
     table.add_column(sla.tightest_metric.replace("_ms", " ms"), justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for probe in probes:
-        traffic, verdict = probe.traffic, probe.verdict
-        finding = next(f for f in verdict.findings if f.metric == sla.tightest_metric)
-        table.add_row(
-            number(traffic.qps, unit="/s"),
-            traffic.arrival if traffic.cv is None else f"{traffic.arrival}, cv {traffic.cv:g}",
-            number(finding.value),
-            "" if finding.interval is None else f"({span(finding.interval)})",
-            Text(f"{verdict.outcome}{_margin(verdict)}", style=VERDICT_STYLES[verdict.outcome]),
-        )
-    return table
+    for trial in judged:
+        for probe in trial.probes:
+            table.add_row(str(trial.number), *_probed(probe, sla))
+    return table if table.row_count else None
+
+
+def _probed(probe: Probe, sla: Sla) -> tuple[str | Text, ...]:
+    traffic, verdict = probe.traffic, probe.verdict
+    finding = next(f for f in verdict.findings if f.metric == sla.tightest_metric)
+    return (
+        number(traffic.qps, unit="/s"),
+        traffic.arrival if traffic.cv is None else f"{traffic.arrival}, cv {traffic.cv:g}",
+        number(finding.value),
+        "" if finding.interval is None else f"({span(finding.interval)})",
+        Text(f"{verdict.outcome}{_margin(verdict)}", style=VERDICT_STYLES[verdict.outcome]),
+    )
 
 
 def capacity_table(trials: Iterable[Trial], sla: Sla) -> Table | None:

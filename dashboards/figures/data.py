@@ -134,11 +134,16 @@ def of_number(found: Sequence[Entry], number: int | None) -> Entry | None:
 
 
 def nearest_miss(found: Sequence[Entry]) -> Entry | None:
-    """The judged trial that breaks the SLA by the least, where none meets it."""
+    """Where none meets the SLA, the judged trial that breaks it by the least: one that is undecided
+    before any that misses."""
     judged = [entry for entry in found if entry.violation is not None]
     if any(entry.standing is Standing.MEETS for entry in judged):
         return None
-    return min(judged, key=lambda entry: (entry.violation, entry.number), default=None)
+    return min(
+        judged,
+        key=lambda entry: (entry.standing is Standing.MISSES, entry.violation, entry.number),
+        default=None,
+    )
 
 
 # --------------------------------------------------------------------------------- the scatter

@@ -260,8 +260,8 @@ def test_show_tells_the_comparisons_other_traffic_and_what_was_not_believed(
         "5 7 p95 −4.2% −9.3% to +1.2% 2 tie",
         "5 7 saturation +3.1% +1.1% to +4.9% 2 better",
         f"7 {capacity_of(trials[7].measurements, SLA)} 166.0/s (163–169)",
-        "Trial 5 under other traffic",
-        "64.0/s gamma, cv 1.5",
+        "Under other traffic",
+        "5 64.0/s gamma, cv 1.5",
         "a delay overshoots",
         "Not believed: 3 of 34 measurements",
         "trial 7, final: 23% of this machine's processor",
@@ -269,6 +269,15 @@ def test_show_tells_the_comparisons_other_traffic_and_what_was_not_believed(
     ):
         assert words in said
     assert max(map(len, text.getvalue().splitlines())) <= 80
+
+
+def test_where_a_trial_is_undecided_no_candidate_is_known_to_meet(
+    printed: Callable[[int], io.StringIO],
+) -> None:
+    text = printed(80)
+    trials, study = [_straddling(0)], a_study()
+    print_stored(_stored(trials, decide(trials, study.sla, study.objectives, study.pick)))
+    assert "ocr: no candidate is known to meet the SLA" in text.getvalue()
 
 
 def test_an_answer_repeats_no_warning_that_was_noted_before(

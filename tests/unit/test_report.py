@@ -14,6 +14,7 @@ import pytest
 
 from autotune.core.capacity import capacity_of
 from autotune.core.decision import decide
+from autotune.core.intervals import Interval
 from autotune.core.judged import judge_trial
 from autotune.core.measurement import TelemetryWindow
 from autotune.core.sla import Sla
@@ -218,7 +219,7 @@ def test_capacity_stands_beside_saturation(finished: Page) -> None:
 
 
 def test_other_traffic_is_told_with_what_is_left_of_the_limit(finished: Page) -> None:
-    assert "The pick under other traffic" in finished.text
+    assert "Under other traffic" in finished.text
     judged = judge_trial(a_finished_study()[5], SLA)
     assert judged is not None
     assert len(judged.probes) == 4
@@ -241,7 +242,7 @@ def test_what_was_not_believed_is_listed_with_counts_and_reasons(finished: Page)
 
 def test_a_study_without_finals_or_doubts_does_not_speak_of_them() -> None:
     text = Page(_render([a_trial(0, a_candidate(4, 2))], pick=0)).text
-    for words in ("against each other", "How much they can", "other traffic", "Not believed"):
+    for words in ("against each other", "How much they can", "Under other", "Not believed"):
         assert words not in text
 
 
@@ -254,6 +255,15 @@ def test_without_a_pick_the_nearest_miss_is_shown(trials: list[Trial]) -> None:
     assert f"No candidate meets the SLA. The nearest miss is trial {nearest}: p95" in page.text
     assert "times the limit of 10 ms" in page.text
     assert page.figure("scatter")["data"][0]["name"] == "front (none meets the SLA)"
+
+
+def test_where_the_nearest_is_undecided_the_page_says_so() -> None:
+    trial = a_trial(0, a_candidate(4, 2))
+    (measured,) = trial.measurements
+    around = replace(measured, intervals={"p95_ms": Interval(low=30.0, high=95.0)})
+    page = Page(_render([replace(trial, measurements=(around,))]))
+    assert "It is undecided whether the SLA is met" in page.text
+    assert "No candidate is known to meet the SLA. Trial 0 comes nearest" in page.text
 
 
 def test_a_study_without_a_single_measurement_has_a_report() -> None:
