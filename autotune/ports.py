@@ -119,15 +119,20 @@ class Saturate:
     in_flight: int
 
 
+LOOK_GROWTH = 1.5
+"""Each look at a window comes when it is this many times as long as at the one before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """One load phase: a warm-up whose requests are not counted, then a window.
 
     The warm-up takes ``warmup_s``; with ``until_steady`` that is the longest it may take, and it
     ends as soon as a steady state is seen. The window takes ``measure_s``; with ``first_look_s``
-    that is the longest it may take: after ``first_look_s``, and then ever again after half as much
-    time more, the observer is asked whether it is enough. An open loop's arrivals within the window
-    are the same, request by request, however long the warm-up was; it goes on sending for up to
+    that is the longest it may take: after ``first_look_s``, and then each time it has grown by
+    `LOOK_GROWTH`, the observer is asked whether it is enough. An open loop's arrivals within the
+    window are the same, request by request, for the same mode, ``measure_s`` and ``first_look_s``,
+    however long the warm-up was and whenever the window closed; it goes on sending for up to
     ``tail_s`` after the window, until the window's last request is answered, so that it does not
     end on an emptying server."""
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.core.errors import InputRefused
 from autotune.core.workload import Arrival, ArrivalKind
+from autotune.ports import LOOK_GROWTH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +70,7 @@ def looks_s(first_look_s: float | None, measure_s: float) -> tuple[float, ...]:
     moment = math.inf if first_look_s is None else first_look_s
     while 0 < moment < _LATEST_LOOK * measure_s:
         moments.append(moment)
-        moment *= 1.5
+        moment *= LOOK_GROWTH
     return (*moments, measure_s)
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from autotune.core.measurement import Ended
-from autotune.core.steady import steady
-from autotune.ports import LoadPlan, WindowObserver
+from autotune.core.steady import GROWTH_SHARE, steady
+from autotune.ports import LoadPlan, OpenLoop, WindowObserver
 from loadgen.arrivals import looks_s
 from loadgen.process import LoadProcess
 from loadgen.results import RawRun, summarise
@@ -72,16 +72,25 @@ class Conduct:
         return Course(recorded=recorded, steady=was_steady, ended=answer or Ended.MAXIMUM)
 
     def _warm_up(self, reader: StreamReader) -> bool:
-        """Have the window opened as soon as a steady state is seen: whether one was, before it
-        opened by itself."""
+        """Have the window opened as soon as a steady state is seen, or it is seen that there will
+        be none, since the requests in flight only grow: whether one was, before it opened."""
         check = self.start + _FIRST_CHECK_S
         while not self.process.wait(check):
             reader.read()
-            if steady(reader.latencies_ms()):
+            was_steady = steady(reader.latencies_ms())
+            if was_steady or self._grows(reader):
                 self.process.send({"do": "open"})
-                return True
+                return was_steady
             check = max(check + _CHECK_S, time.monotonic())
         return False
+
+    def _grows(self, reader: StreamReader) -> bool:
+        mode, growth = self.plan.mode, reader.growth_qps()
+        return (
+            isinstance(mode, OpenLoop)
+            and growth is not None
+            and growth.low > GROWTH_SHARE * mode.qps
+        )
 
     def _looks(self, reader: StreamReader, opened: dict[str, Any]) -> Ended | None:
         """Have the window closed when the observer has enough of it: its answer; None when the

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.core.intervals import Interval
+from autotune.core.steady import growth_qps
 from loadgen.results import Code, RawRun
 
 if TYPE_CHECKING:
@@ -118,6 +120,15 @@ class StreamReader:
         """Of all answered requests so far, in the order in which they were due, shape (n,)."""
         latency = (self._rows[: self._count, 3] - self._rows[: self._count, 1]) * 1e3
         return latency[~np.isnan(latency)]
+
+    def growth_qps(self) -> Interval | None:
+        """By how much the requests in flight have grown, per second, since the phase began: see
+        `autotune.core.steady.growth_qps`."""
+        if self._mark is None:
+            return None
+        rows = self._rows[: self._count]
+        rows = rows[~np.isnan(rows[:, 1])]
+        return growth_qps(rows[:, 1], rows[:, 3], self._mark.complete_s)
 
     def window(self, *, opened_s: float, cpu_opened_s: float, tail_s: float) -> RawRun | None:
         """The window up to the latest time before which every request is settled, or has been open

@@ -54,6 +54,7 @@ UNAVAILABLE = http("503 Service Unavailable", b'{"error":"busy"}')
 
 class Null(asyncio.Protocol):
     served = 0
+    free_at = 0.0
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -99,8 +100,12 @@ class Null(asyncio.Protocol):
         reply = {"503": UNAVAILABLE, "error200": ERROR_200, "short200": SHORT_200}.get(
             options.mode, GOOD
         )
+        loop = asyncio.get_running_loop()
         if options.mode == "delay":
-            asyncio.get_running_loop().call_later(options.delay, self.write, reply)
+            loop.call_later(options.delay, self.write, reply)
+        elif options.mode == "queue":  # one after another
+            Null.free_at = max(loop.time(), Null.free_at) + options.delay
+            loop.call_at(Null.free_at, self.write, reply)
         else:
             self.transport.write(reply)
 
@@ -120,7 +125,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    modes = ["ok", "delay", "503", "hang", "close", "cut", "error200", "short200"]
+    modes = ["ok", "delay", "queue", "503", "hang", "close", "cut", "error200", "short200"]
     parser.add_argument("--mode", choices=modes, default="ok")
     parser.add_argument("--delay", type=float, default=0.05)
     parser.add_argument("--stall-at", type=int, default=0, help="stand still at this request")

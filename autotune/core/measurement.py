@@ -78,7 +78,8 @@ class RequestSamples:
 
     ``scheduled_s``, ``sent_s``, ``done_s``: float64 arrays of shape (n,), seconds since the window
     opened. ``ok``: bool array of shape (n,). A request that was never sent or never answered has
-    NaN for what did not happen.
+    NaN for what did not happen. Of a saturation burst they also hold what was under way when the
+    window opened and was answered within it (``scheduled_s`` below 0).
     """
 
     scheduled_s: NDArray[np.float64]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 LEAST_REQUESTS = 20
 """Below that nothing is said of a steady state or of growth."""
+GROWTH_SHARE = 0.02
+"""A server falls behind when the requests in flight grow by more than this share of the offered
+rate, beyond doubt."""
 _BATCH = 5
 _KEPT = 5
 _SECTIONS = 24

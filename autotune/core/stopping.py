@@ -11,14 +11,13 @@ from autotune.core.intervals import Interval, percentile_intervals, share_interv
 from autotune.core.measured_intervals import intervals_of, latencies_ms
 from autotune.core.measurement import Ended, LoadResult, RequestSamples
 from autotune.core.sla import EDGE_REQUESTS, Sla, enough_samples
-from autotune.core.steady import growth_qps
+from autotune.core.steady import GROWTH_SHARE, growth_qps
 
 DOUBT_LEVEL = 0.99
 """Of the intervals that end a window before its time: stricter than those that are shown, because
 the window is looked at again and again."""
-GROWTH_SHARE = 0.02
-"""A server falls behind when the requests in flight grow by more than this share of the offered
-rate, beyond doubt."""
+ABOUT = 0.95
+"""A look at a slow server shows a little less than the time that has passed."""
 PRECISE = 0.05
 """A latency known to within this share of itself is known well enough, whoever wants it."""
 
@@ -75,7 +74,7 @@ class StopRule:
         )
 
     def _wanted_no_more(self, load: LoadResult) -> bool:
-        if load.window_s >= self.nominal_s:
+        if load.window_s >= ABOUT * self.nominal_s:
             return True
         intervals = intervals_of(load, timeout_s=self.timeout_s)
         tightest = intervals.get(self.sla.tightest_metric)

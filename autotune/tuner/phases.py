@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -10,6 +11,7 @@ from autotune.core.intervals import Interval
 from autotune.core.measurement import Traffic
 from autotune.core.study import Study
 from autotune.core.workload import Arrival, ArrivalKind, Workload
+from autotune.ports import LOOK_GROWTH
 
 FIRST_LOOK_REQUESTS = 60
 """Expected before a window is looked at for the first time …"""
@@ -50,9 +52,16 @@ class Phase:
 
     @property
     def first_look_s(self) -> float | None:
-        """Seconds after the window opened; None where it is not looked at before its end."""
-        look_s = max(FIRST_LOOK_S, FIRST_LOOK_REQUESTS / self.traffic.qps)
-        return look_s if self.looked_at and look_s < self.longest_s else None
+        """Seconds after the window opened; None where it is not looked at before its end. Each
+        look comes at 1.5 times the time of the one before, and one of them at ``nominal_s``."""
+        least_s = max(FIRST_LOOK_S, FIRST_LOOK_REQUESTS / self.traffic.qps)
+        if not self.looked_at or least_s >= self.longest_s:
+            return None
+        if least_s >= self.nominal_s:
+            return least_s
+        return self.nominal_s / LOOK_GROWTH ** math.floor(
+            math.log(self.nominal_s / least_s, LOOK_GROWTH)
+        )
 
 
 def at_target(study: Study, contender: Contender = always) -> Phase:

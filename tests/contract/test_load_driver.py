@@ -170,6 +170,14 @@ def test_a_warm_up_without_a_steady_state_ends_at_its_longest(driver):
     assert (result.steady, result.warmup_s) == (False, 0.8)
 
 
+def test_a_warm_up_ends_when_the_requests_in_flight_only_grow(driver):
+    with null_server("--mode", "queue", "--delay", "0.02") as server:  # a quarter of what is sent
+        changes = {**STEADY, "timeout_s": 3.0}
+        result = driver.run(server.endpoint, plan(**changes), Watch())
+    assert result.steady is False
+    assert result.warmup_s < 5
+
+
 def test_the_arrivals_of_the_window_do_not_depend_on_the_length_of_the_warm_up(driver, server):
     mode = OpenLoop(qps=80, arrival=Arrival(kind=ArrivalKind.POISSON), seed=3)
     results = [
