@@ -60,7 +60,7 @@ def test_optuna_comes_to_a_feasible_candidate_in_fewer_trials_than_random_on_ave
     """A mean over seeds: single seeds go either way. Over seeds 100 to 163, not used here, it was
     16.9 trials against 22.8 (ratio 0.74, bootstrap 95% interval 0.60 to 0.92; the better one for 38
     seeds, the worse one for 24), so nothing stronger than "fewer" is asserted."""
-    seeds = range(32)
+    seeds = range(16)
     learnt = np.mean([trials_to_a_feasible_one(OptunaSearch, seed) for seed in seeds])
     drawn = np.mean([trials_to_a_feasible_one(RandomSearch, seed) for seed in seeds])
     assert learnt < drawn
@@ -80,7 +80,7 @@ def feasible_found(seed: int, *, violations: bool, trials: int = 30) -> int:
 
 def test_optuna_finds_more_feasible_candidates_when_it_is_told_the_violations():
     """They are inside the sampler: nothing else differs. Over seeds 100 to 115: 106 against 42."""
-    seeds = range(6)
+    seeds = range(3)
     told = sum(feasible_found(seed, violations=True) for seed in seeds)
     untold = sum(feasible_found(seed, violations=False) for seed in seeds)
     assert told > untold
