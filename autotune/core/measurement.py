@@ -68,6 +68,8 @@ class Ended(StrEnum):
     """Its interval was clear of every limit, and nothing more was wanted of it."""
     HOPELESS = "hopeless"
     """It broke a limit beyond doubt."""
+    OUTCLASSED = "outclassed"
+    """Whatever its verdict, another is better: it need not be known."""
     FELL_BEHIND = "fell_behind"
     """The requests in flight grew all the time: more arrived than the server can take."""
 

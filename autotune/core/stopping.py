@@ -29,7 +29,8 @@ class StopRule:
     It ends when the server falls behind, when a limit is broken beyond doubt, and when all limits
     are kept beyond doubt: at once if the trial is no ``contender`` (asked with its 95% intervals
     by metric name) or its tightest latency is known to within `PRECISE`, else after ``nominal_s``.
-    One whose interval straddles a limit goes on. A request that got no good answer counts with
+    One whose interval straddles a limit goes on, unless its verdict is only wanted of a contender
+    (``outclassed_ends``) and it is none. A request that got no good answer counts with
     ``timeout_s``.
     """
 
@@ -37,6 +38,7 @@ class StopRule:
     nominal_s: float
     contender: Callable[[Mapping[str, Interval]], bool]
     timeout_s: float = 10.0
+    outclassed_ends: bool = False
 
     def __call__(self, so_far: LoadResult) -> Ended | None:
         samples = so_far.samples
@@ -47,8 +49,10 @@ class StopRule:
         latencies = self._latency_intervals(samples)
         if self._hopeless(latencies, samples):
             return Ended.HOPELESS
-        if self._meets(latencies, so_far) and self._wanted_no_more(so_far):
-            return Ended.DECIDED
+        if self._meets(latencies, so_far):
+            return Ended.DECIDED if self._wanted_no_more(so_far) else None
+        if self.outclassed_ends and not self.contender(self._intervals(so_far)):
+            return Ended.OUTCLASSED
         return None
 
     def _latency_intervals(self, samples: RequestSamples) -> dict[float, Interval]:
@@ -76,10 +80,13 @@ class StopRule:
     def _wanted_no_more(self, load: LoadResult) -> bool:
         if load.window_s >= ABOUT * self.nominal_s:
             return True
-        intervals = intervals_of(load, timeout_s=self.timeout_s)
+        intervals = self._intervals(load)
         tightest = intervals.get(self.sla.tightest_metric)
         precise = tightest is not None and tightest.relative_half_width <= PRECISE
         return precise or not self.contender(intervals)
+
+    def _intervals(self, load: LoadResult) -> Mapping[str, Interval]:
+        return intervals_of(load, timeout_s=self.timeout_s)
 
 
 def _falls_behind(load: LoadResult, samples: RequestSamples) -> bool:

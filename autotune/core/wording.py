@@ -14,6 +14,7 @@ ENDED = {
     Ended.MAXIMUM: "at its longest",
     Ended.DECIDED: "clear",
     Ended.HOPELESS: "hopeless",
+    Ended.OUTCLASSED: "outclassed",
     Ended.FELL_BEHIND: "fell behind",
 }
 """Why a window closed, in a word or two."""

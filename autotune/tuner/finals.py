@@ -57,10 +57,10 @@ class Finals:
         if len(numbers) > 1:
             self.compare(numbers)
         decided = self.decision()
-        numbers = finalists(decided, self.study.finals.candidates)
-        if not numbers and decided.nearest_miss is not None:
-            numbers = (decided.nearest_miss,)
-        for number in numbers:
+        meeting = [number for number in numbers if number in decided.meeting]
+        if not meeting and decided.nearest_miss is not None:
+            meeting = [decided.nearest_miss]
+        for number in meeting:
             self._capacity(number)
 
     # -------------------------------------------------------------------------------- the canary
@@ -88,7 +88,7 @@ class Finals:
         if before is None or before.measurement is None:
             return None
         self.say("canary", "the configuration found in service once more: is the machine the same?")
-        after = self._take(0, Purpose.CANARY, phases.at_target(self.study, phases.never))
+        after = self._take(0, Purpose.CANARY, phases.canary(self.study))
         return None if after is None else changed(before.measurement, after)
 
     # -------------------------------------------------------------------------------- the finals

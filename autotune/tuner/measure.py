@@ -100,6 +100,7 @@ class Measurer:
             nominal_s=phase.nominal_s,
             contender=lambda intervals: phase.contender(intervals, applied.instances),
             timeout_s=work.timeout_s,
+            outclassed_ends=phase.outclassed_ends,
         )
         instruments = _Instruments(server, self.telemetry, rule)
         result = self._run(server, instruments, phase)

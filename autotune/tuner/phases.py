@@ -37,7 +37,8 @@ class Phase:
     """One load phase at ``traffic``.
 
     ``looked_at``: it ends when its verdict is decided, at ``nominal_s`` if it clearly meets the SLA
-    and is a ``contender``, at ``longest_s`` if it is undecided; else it takes ``longest_s``.
+    and is a ``contender``, at ``longest_s`` if it is undecided, unless it is outclassed and
+    ``outclassed_ends``; else it takes ``longest_s``.
     ``burst``: a saturation burst follows.
     """
 
@@ -49,6 +50,7 @@ class Phase:
     looked_at: bool = True
     burst: bool = True
     contender: Contender = always
+    outclassed_ends: bool = False
 
     @property
     def first_look_s(self) -> float | None:
@@ -67,7 +69,16 @@ class Phase:
 def at_target(study: Study, contender: Contender = always) -> Phase:
     """The rate that candidates are measured at. One seed for all of them: all face the same
     arrivals, so that a difference between two of them is not a difference of luck."""
-    return _phase(study, study.workload.offered_qps, study.workload.arrival, study.seed, contender)
+    work = study.workload
+    phase = _phase(study, work.offered_qps, work.arrival, study.seed, contender)
+    return replace(phase, outclassed_ends=True)
+
+
+def canary(study: Study) -> Phase:
+    """What is measured of the configuration found in service, to see whether the machine is the
+    same: its burst, above all."""
+    phase = at_target(study, never)
+    return replace(phase, longest_s=phase.nominal_s, outclassed_ends=False)
 
 
 def final(study: Study, pair: int) -> Phase:

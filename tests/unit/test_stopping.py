@@ -78,6 +78,17 @@ def test_a_window_that_straddles_its_limit_goes_on_beyond_the_nominal_time():
     assert _rule(load.latency.at(95.0), nominal_s=3.0)(load) is None
 
 
+@pytest.mark.parametrize(
+    ("contender", "ended"), [(False, Ended.OUTCLASSED), (True, None)], ids=["no", "yes"]
+)
+def test_a_window_that_straddles_its_limit_goes_on_for_a_contender_alone(contender, ended):
+    load = _phase()
+    assert load.latency is not None
+    rule = _rule(load.latency.at(95.0), contender=lambda _: contender)
+    assert rule(load) is None  # whose verdict is wanted whoever it is
+    assert dataclasses.replace(rule, outclassed_ends=True)(load) is ended
+
+
 def test_a_window_far_above_its_limit_is_hopeless():
     assert _rule(3.0)(_phase()) is Ended.HOPELESS
 
