@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.benchmarks import load_generator, perf_analyzer, study_share
+from tests.benchmarks import (
+    comparing,
+    coverage,
+    load_generator,
+    perf_analyzer,
+    same_or_slower,
+    study_share,
+)
 
 
 def main() -> None:
@@ -16,6 +23,9 @@ def main() -> None:
     else:
         sys.stdout.write("\nperf_analyzer: left out, PERF_ANALYZER does not name it\n\n")
     study_share.main()
+    same_or_slower.main()
+    comparing.main()
+    coverage.main()
 
 
 if __name__ == "__main__":
