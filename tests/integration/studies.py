@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -10,15 +11,17 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
-from autotune.bootstrap.session import MACHINE_LOCK
+from autotune.bootstrap.bench import MACHINE_LOCK
+from autotune.cli import main
 from tests import onnx_models
 
 FINISH_S = 100.0
@@ -36,6 +39,8 @@ QUICK = {
 """A workload of about two seconds a candidate: a median wants only twenty requests."""
 EASY = {"p50_ms": 300}
 """Also met on a machine that is busy with other tests, by a model that takes a millisecond."""
+CALM: dict[str, Any] = {"finals": "none", "trust": {"foreign_cpu": 1}}
+"""No more phases than the search's, and none refused because other tests are at work too."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Running:
 
     def wait_for(self, text: str, *, within_s: float = 60.0) -> None:
         """Return when it has said ``text`` on standard error."""
-        self._until(lambda: text in self.stderr(), within_s, f"{text!r} was not said")
+        self.until(lambda: text in self.stderr(), within_s, f"{text!r} was not said")
 
     def wait_for_load(self, trial: int, *, within_s: float = 60.0) -> None:
         """Return in the middle of a trial's load (``trial`` counts from 1): the arrivals of a
@@ -93,10 +98,10 @@ class Running:
         since = time.time()
 
         def begun() -> bool:
-            written = [path.stat().st_mtime for path in self.temporary.glob("*/schedule.npy")]
+            written = [path.stat().st_mtime for path in self.temporary.glob("*/arrivals.npy")]
             return max(written, default=0.0) > since
 
-        self._until(begun, 30.0, f"no load of trial {trial}")
+        self.until(begun, 30.0, f"no load of trial {trial}")
         time.sleep(0.6)
 
     def finish(self, within_s: float = FINISH_S) -> Finished:
@@ -126,7 +131,7 @@ class Running:
             found[:] = [p for p in self.processes() if words in command_line(p)]
             return bool(found)
 
-        self._until(look, within_s, f"no process {words!r}")
+        self.until(look, within_s, f"no process {words!r}")
         return max(found, key=lambda process: process.create_time())
 
     def server(self) -> psutil.Process:
@@ -143,8 +148,8 @@ class Running:
 
     def assert_nothing_left(self, *, within_s: float = 10.0) -> None:
         """No process and no shared memory of it is left soon after its end."""
-        self._until(lambda: not self.processes(), within_s, "processes are left")
-        self._until(lambda: not self._segments(), 2.0, "shared memory is left")
+        self.until(lambda: not self.processes(), within_s, "processes are left")
+        self.until(lambda: not self._segments(), 2.0, "shared memory is left")
 
     def abandon(self) -> None:
         """End all of it, by their ids."""
@@ -168,7 +173,7 @@ class Running:
         except psutil.Error:
             return False
 
-    def _until(self, condition: Callable[[], bool], within_s: float, otherwise: str) -> None:
+    def until(self, condition: Callable[[], bool], within_s: float, otherwise: str) -> None:
         deadline = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > deadline:
@@ -189,6 +194,9 @@ class Tool:
         self.db = folder / "studies.db"
         self.path = os.environ.get("PATH", os.defpath)
         self.temporary = folder / "tmp"
+        self.through: Sequence[object] = ()
+        """What the command is run through, as ``unshare``, on its way to be the command itself."""
+        self.variables: dict[str, str] = {}
         self._cache = cache
         self._runs: list[Running] = []
         self.temporary.mkdir(parents=True, exist_ok=True)
@@ -208,6 +216,7 @@ class Tool:
             "sla": EASY,
             "space": {"max_batch_size": [1, 4]},
             "search": "grid",
+            **CALM,
             **sections,
         }
         path = self.folder / f"{name}.yaml"
@@ -217,19 +226,10 @@ class Tool:
     def start(self, *arguments: object, **variables: str) -> Running:
         mark = uuid.uuid4().hex
         log = self.folder / f"run-{len(self._runs)}"
-        environment = {
-            **os.environ,
-            "AUTOTUNE_CACHE": str(self._cache),
-            "AUTOTUNE_WORK": str(self.work),
-            "AUTOTUNE_DB": str(self.db),
-            "PATH": self.path,
-            "TMPDIR": str(self.temporary),
-            MARK: mark,
-            **variables,
-        }
+        environment = {**os.environ, **self._settings(), MARK: mark, **self.variables, **variables}
         with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
-                [sys.executable, "-m", "autotune", *map(str, arguments)],
+                [*map(str, self.through), sys.executable, "-m", "autotune", *map(str, arguments)],
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -248,8 +248,22 @@ class Tool:
         running.turn = turn
         return running
 
-    def run(self, *arguments: object, within_s: float = FINISH_S) -> Finished:
-        return self.start(*arguments).finish(within_s)
+    def run(self, *arguments: object) -> Finished:
+        """A command that starts nothing, in this process: to import it all takes seconds."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as here, redirect_stdout(out), redirect_stderr(err):
+            for name, value in self._settings().items():
+                here.setenv(name, value)
+            here.chdir(self.folder)
+            here.setattr(sys, "argv", ["autotune", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return Finished(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+    def refuse(self, study: Path, *arguments: object) -> Finished:
+        """Try a study that is to be refused before anything of it is started."""
+        with next_turn():
+            return self.run("tune", study, "--out", self.out, *arguments)
 
     def shown(self, study: str = "tiny") -> Any:
         return self.run("show", study, "--json").expect(0).document
@@ -257,6 +271,15 @@ class Tool:
     def states(self, study: str = "tiny") -> list[str]:
         """Of the trials, in order."""
         return [trial["state"] for trial in self.shown(study)["trials"]]
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "AUTOTUNE_CACHE": str(self._cache),
+            "AUTOTUNE_WORK": str(self.work),
+            "AUTOTUNE_DB": str(self.db),
+            "PATH": self.path,
+            "TMPDIR": str(self.temporary),
+        }
 
     def close(self) -> None:
         """End what a failed test left; a test that passed has left nothing."""
@@ -275,7 +298,7 @@ def next_turn() -> socket.socket:
     return turn
 
 
-def _hold(name: str, within_s: float = 200.0) -> socket.socket:
+def _hold(name: str, within_s: float = 400.0) -> socket.socket:
     """A lock that is an abstract socket's name, as a study takes it."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:

@@ -21,7 +21,7 @@ from autotune.adapters.triton.repository import from_onnx, from_repository
 from search_spaces.candidate import Candidate
 from tests import onnx_models
 from tests.integration.conftest import FAST
-from tests.integration.studies import Finished, Tool, own_model, tool
+from tests.integration.studies import Finished, Running, Tool, own_model, tool
 from tests.integration.test_servers import FAKE_DOCKER, embedded_shell, script, uncontrolled
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # a test may wait for its turn
@@ -121,7 +121,7 @@ def test_any_trial_can_be_exported_later(done: tuple[Tool, Finished]) -> None:
 
 def test_a_study_that_came_to_its_answer_is_not_resumed(done: tuple[Tool, Finished]) -> None:
     cli, _ = done
-    refused = cli.tune(cli.folder / "tiny.yaml", "--resume").finish()
+    refused = cli.refuse(cli.folder / "tiny.yaml", "--resume")
     refused.expect(2, "has no interrupted run to go on with", "done")
 
 
@@ -130,7 +130,7 @@ def test_an_output_directory_of_another_study_is_refused_before_any_measuring(
 ) -> None:
     cli, _ = done
     before = whole(cli.out)
-    refused = cli.tune(cli.study("other")).finish(20)
+    refused = cli.refuse(cli.study("other"))
     refused.expect(2, "holds the export of another study, 'tiny'")
     assert "starting the server" not in refused.stderr
     assert whole(cli.out) == before
@@ -146,25 +146,34 @@ def test_the_doctor_finds_the_embedded_server(cli: Tool) -> None:
 def model_form(
     tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
 ) -> Iterator[tuple[Tool, Finished, Finished]]:
-    """A study straight from an ONNX file with ``--json``, and another that was tried meanwhile."""
+    """A study straight from an ONNX file with ``--json``, stopped when its first candidate has been
+    measured, and another that was tried meanwhile."""
     for cli in tool(tmp_path_factory.mktemp("model"), cache_dir):
         limits = ["--qps", "20", "--p95-ms", "500", "--trials", "1", "--headroom", "1"]
         first = cli.tune(cli.model(), *limits, "--json")
         first.server()
-        second = cli.start("tune", cli.study("second"), "--out", cli.folder / "out2").finish(30)
-        yield cli, first.finish(), second
+        second = cli.run("tune", cli.study("second"), "--out", cli.folder / "out2")
+        wait_for_a_trial(cli, first, "linear")
+        yield cli, first.tell(signal.SIGINT), second
 
 
-def test_a_model_is_tuned_straight_from_its_file_and_json_is_one_document(
+def test_a_model_is_tuned_straight_from_its_file(
     model_form: tuple[Tool, Finished, Finished],
 ) -> None:
-    cli, first, _ = model_form
-    answer = first.expect(0).document
-    assert answer["meets"]
-    assert answer["exported_to"] == str(cli.out)
-    assert [trial["state"] for trial in answer["trials"]] == ["ok"]
-    assert answer["study"]["definition"]["workload"]["target_qps"] == 20
+    cli, _, _ = model_form
+    shown = cli.shown("linear")
+    assert [trial["state"] for trial in shown["trials"]] == ["ok"]
+    assert shown["trials"][0]["measurements"][0]["verdict"] == "meets"
+    assert shown["study"]["definition"]["workload"]["target_qps"] == 20
+    cli.run("export", "linear", "--out", cli.out).expect(0)
     assert (cli.out / "linear" / "config.pbtxt").is_file()
+
+
+def test_a_study_that_is_stopped_with_json_is_one_document_too(
+    model_form: tuple[Tool, Finished, Finished],
+) -> None:
+    _, first, _ = model_form
+    assert first.expect(1).document["error"]["kind"] == "Interrupted"
 
 
 def test_a_second_study_on_the_machine_is_turned_away(
@@ -243,13 +252,13 @@ def test_a_remote_server_that_is_not_in_explicit_mode_is_refused(
     with uncontrolled(server_environment, model, tmp_path / "log") as ports:
         server = {"launch": "remote", "http": ports.endpoint.http, "grpc": ports.endpoint.grpc}
         study = cli.study(model={"name": "linear"}, server=server)
-        cli.tune(study).finish(40).expect(2, "--model-control-mode=explicit")
+        cli.refuse(study).expect(2, "--model-control-mode=explicit")
 
 
 def test_a_remote_server_that_is_not_there_is_said_so(cli: Tool) -> None:
     server = {"launch": "remote", "http": "127.0.0.1:9", "grpc": "127.0.0.1:9"}
     study = cli.study(model={"name": "linear"}, server=server)
-    cli.tune(study).finish(40).expect(1, "127.0.0.1:9")
+    cli.refuse(study).expect(1, "127.0.0.1:9")
 
 
 @pytest.fixture(scope="module")
@@ -292,6 +301,11 @@ def test_a_container_is_launched_and_removed(launched: dict[str, Tool]) -> None:
 
 
 # ---------------------------------------------------------------------------------------- helpers
+def wait_for_a_trial(cli: Tool, running: Running, study: str) -> None:
+    """Until its only trial has been measured; with ``--json`` it does not say so itself."""
+    running.until(lambda: cli.states(study) == ["ok"], 60, "no trial was measured")
+
+
 def ask(http: str) -> np.ndarray:
     with closing(tritonclient.http.InferenceServerClient(http)) as client:
         tensor = tritonclient.http.InferInput("x", (1, 4), "FP32")

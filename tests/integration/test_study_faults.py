@@ -1,15 +1,17 @@
-"""Studies that are interrupted, starved, battered or given what they cannot use."""
+"""Studies whose server, load, machine or input goes wrong."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from storage.schema import VERSION_TABLE
 from storage.store import SqlTrialStore
 from tests import onnx_models
 from tests.integration.conftest import FAST
-from tests.integration.studies import Finished, Tool, own_model, tool
+from tests.integration.studies import EASY, Finished, Tool, own_model, tool
 from tests.integration.test_servers import embedded_shell, script
 from tests.integration.test_triton_export import CORRUPT
 
@@ -38,87 +40,50 @@ def cli(tmp_path: Path, cache_dir: Path, server_environment: ServerEnvironment) 
     yield from tool(tmp_path, cache_dir)
 
 
-# ----------------------------------------------------------------------- the user or system stops
-MOMENTS = (
-    (signal.SIGINT, "starting the server"),
-    (signal.SIGTERM, "comparing served outputs"),
-    (signal.SIGHUP, "trial 2"),
-    (signal.SIGTERM, "confirming trial"),
-    (signal.SIGINT, "export "),
-)
-
-
-def test_a_study_that_is_interrupted_at_every_stage_in_turn_comes_to_its_end(cli: Tool) -> None:
-    study = cli.study(workload={"measure_s": 2})
-    first: dict[str, Any] = {}
-    for number, (signum, moment) in enumerate(MOMENTS):
-        running = cli.tune(study, *(["--resume"] if number else []))
-        if moment == "trial 2":
-            running.wait_for_load(2)
-        else:
-            running.wait_for(moment)
-        running.tell(signum).expect(1, f"stopped by {signum.name}", "--resume")
-        running.assert_nothing_left()
-        shown = cli.shown()
-        assert shown["study"]["state"] == "interrupted"
-        if number >= 2:
-            first = first or shown["trials"][0]
-    cli.tune(study, "--resume").finish().expect(0)
-    shown = cli.shown()
-    assert shown["study"]["state"] == "done"
-    assert [trial["state"] for trial in shown["trials"]] == ["ok", "ok"]
-    assert shown["trials"][0]["started_at"] == first["started_at"]
-    assert len(shown["trials"][0]["measurements"]) <= len(first["measurements"]) + 1
-    assert not [path for path in cli.folder.iterdir() if path.name.startswith(".out")]
-
-
-def test_a_killed_study_leaves_nothing_running_and_goes_on_from_what_is_stored(cli: Tool) -> None:
-    study = cli.study(workload={"measure_s": 4})
-    running = cli.tune(study)
-    running.wait_for_load(2)
-    running.remember_shared_memory()
-    cli.start("tune", study, "--resume").finish(30).expect(1, "another study is measuring")
-    assert running.process.poll() is None, "the first one is not disturbed"
-    running.process.kill()
-    running.finish(10)
-    running.assert_nothing_left(within_s=15)
-    before = cli.shown()["trials"]
-    assert [trial["state"] for trial in before] == ["ok", "running"]
-    cli.tune(study, "--resume").finish().expect(0)
-    after = cli.shown()["trials"]
-    assert [trial["state"] for trial in after] == ["ok", "ok"]
-    assert after[0]["measurements"][0] == before[0]["measurements"][0]
-
-
 # -------------------------------------------------------------------------- what it uses goes wrong
-HANGS = """
-        import json
-        if json.loads(self.args["model_config"])["max_batch_size"] == 16 and self.count > 30:
+ILL = """
+        import json, resource
+        size = json.loads(self.args["model_config"])["max_batch_size"]
+        if size == 16 and self.count > 30:
             time.sleep(1000)
+        if size == 64 and self.count == 40:
+            os._exit(9)
+        if size == 256:
+            if self.count == 1:
+                pages = int(open("/proc/self/statm").read().split()[0])
+                limit = pages * os.sysconf("SC_PAGESIZE") + (200 << 20)
+                resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+                self.kept = []
+            self.kept.append(b"x" * (4 << 20))
 """
+"""Hangs, dies of its 40th batch, or keeps 4 MB of every batch until its limit of 200 MB more."""
+KILLED, LOAD_KILLED, STOPPED, HANGS, DIES, GROWS = 1, 2, 3, 4, 6, 8
+"""The trials in which something goes wrong: candidates of batch size 2 to the power of that."""
+WELL = (0, 5, 7, 9)
 
 
 @pytest.fixture(scope="module")
 def battered(
     tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, server_environment: ServerEnvironment
 ) -> Iterator[tuple[Finished, list[Any], float]]:
-    """A study in which something else goes wrong in each trial but the first and the last; its
-    trials, and how long it took."""
+    """A study in which something goes wrong in most trials; its trials, and how long it took."""
     for cli in tool(tmp_path_factory.mktemp("battered"), cache_dir):
         study = cli.study(
-            model=own_model(cli.folder / "models", HANGS.strip()),
-            space={"max_batch_size": [1, 2, 4, 8, 16, 32]},
-            workload={"measure_s": 2, "timeout_s": 2},
+            model=own_model(cli.folder / "models", ILL.strip()),
+            space={"max_batch_size": [2**power for power in range(10)]},
+            workload={"timeout_s": 2, "measure_s": 2},
             server={"load_timeout_s": 10},
         )
         began = time.monotonic()
         running = cli.tune(study)
-        running.wait_for_load(2)
+        running.wait_for_load(KILLED + 1)
         running.server().kill()
-        running.wait_for_load(3)
+        running.wait_for_load(LOAD_KILLED + 1)
         running.load().kill()
-        running.wait_for_load(4)
+        running.wait_for_load(STOPPED + 1)
         running.server().send_signal(signal.SIGSTOP)
+        running.wait_for(f"measure  {max(WELL) + 1}/", within_s=200)
+        running.remember_shared_memory()
         finished = running.finish(200)
         finished.expect(0)
         took_s = time.monotonic() - began
@@ -126,13 +91,16 @@ def battered(
         yield finished, cli.shown()["trials"], took_s
 
 
+def verdicts(trial: Any) -> list[str]:
+    return [m["verdict"] for m in trial["measurements"] if m["purpose"] == "trial" and m["valid"]]
+
+
 def test_a_server_that_is_killed_fails_that_trial_alone(
     battered: tuple[Finished, list[Any], float],
 ) -> None:
     _, trials, _ = battered
-    assert trials[1]["state"] == "failed"
-    assert "SIGKILL" in trials[1]["reason"]
-    assert (trials[0]["state"], trials[2]["state"]) == ("ok", "ok")
+    assert trials[KILLED]["state"] == "failed"
+    assert "SIGKILL" in trials[KILLED]["reason"]
 
 
 def test_a_trial_whose_load_process_is_killed_is_measured_again(
@@ -140,31 +108,48 @@ def test_a_trial_whose_load_process_is_killed_is_measured_again(
 ) -> None:
     finished, trials, _ = battered
     assert "measuring again: the load generator died" in finished.stderr
-    assert [m["valid"] for m in trials[2]["measurements"]][:1] == [True]
+    assert [m["valid"] for m in trials[LOAD_KILLED]["measurements"]][:1] == [True]
 
 
 def test_a_server_that_stops_answering_is_ended_and_fails_that_trial_alone(
     battered: tuple[Finished, list[Any], float],
 ) -> None:
     _, trials, _ = battered
-    assert trials[3]["state"] == "failed"
-    assert "hangs and was ended" in trials[3]["reason"]
+    assert trials[STOPPED]["state"] == "failed"
+    assert "hangs and was ended" in trials[STOPPED]["reason"]
 
 
-def test_a_model_that_hangs_misses_and_the_next_candidate_is_not_blamed(
+@pytest.mark.parametrize("trial", [HANGS, GROWS], ids=["hangs", "grows"])
+def test_a_model_that_hangs_or_outgrows_its_memory_fails_or_misses(
+    battered: tuple[Finished, list[Any], float], trial: int
+) -> None:
+    _, trials, _ = battered
+    assert trials[trial]["state"] == "failed" or verdicts(trials[trial]) == ["misses"]
+
+
+def test_a_model_whose_instance_dies_fails_with_that_reason(
     battered: tuple[Finished, list[Any], float],
 ) -> None:
     _, trials, _ = battered
-    verdicts = [m["verdict"] for m in trials[4]["measurements"]]
-    assert trials[4]["state"] == "failed" or verdicts == ["misses"]
-    assert trials[5]["state"] == "ok"
-    assert trials[5]["measurements"][0]["verdict"] == "meets"
+    assert trials[DIES]["state"] == "failed"
+    assert "an instance of the model died" in trials[DIES]["reason"]
+
+
+@pytest.mark.parametrize("trial", WELL)
+def test_no_other_candidate_is_blamed_for_what_went_before(
+    battered: tuple[Finished, list[Any], float], trial: int
+) -> None:
+    """Nor are the memory and the processes of one that went ill counted with the next."""
+    _, trials, _ = battered
+    assert trials[trial]["state"] == "ok"
+    assert verdicts(trials[trial]) == ["meets"]
+    assert trials[trial]["measurements"][0]["metrics"]["memory_mb"] < 200
 
 
 def test_none_of_it_takes_longer_than_its_deadlines(
     battered: tuple[Finished, list[Any], float],
 ) -> None:
-    assert battered[2] < 180
+    assert battered[2] < 240
 
 
 def test_a_remote_server_that_goes_away_ends_the_study_and_blames_no_further_candidate(
@@ -201,7 +186,161 @@ def test_outputs_that_are_not_the_models_stop_the_study_with_both_values(
     assert not cli.out.exists()
 
 
+# ------------------------------------------------------------------ shared memory, lock and clock
+def with_shared_memory_of(megabytes: int) -> list[str]:
+    """Runs a command with a shared memory of its own; the machine's is left alone."""
+    run = f'mount -t tmpfs -o size={megabytes}m tmpfs /dev/shm && exec "$@"'
+    through = ["unshare", "--mount", "sh", "-c", run, "sh"]
+    if subprocess.run([*through, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("a mount namespace of its own needs root")
+    return through
+
+
+def test_a_candidate_whose_instances_need_more_shared_memory_than_there_is_fails_alone(
+    cli: Tool,
+) -> None:
+    """Each instance of the Python backend takes a megabyte and more of it."""
+    cli.through = with_shared_memory_of(8)
+    model = own_model(cli.folder / "models")
+    running = cli.tune(cli.study(model=model, space={"instances": [1, 12, 2]}))
+    running.finish().expect(0)
+    running.assert_nothing_left()
+    trials = cli.shown()["trials"]
+    assert [trial["state"] for trial in trials] == ["ok", "failed", "ok"]
+    assert "shared memory" in trials[1]["reason"]
+
+
+def test_a_database_that_is_locked_for_thirty_seconds_is_waited_for(cli: Tool) -> None:
+    running = cli.tune(cli.study(budget={"trials": 1}))
+    running.wait_for_load(1)
+    with locked(cli.db):
+        time.sleep(30)
+        assert running.process.poll() is None, running.stderr()
+    running.finish().expect(0)
+    running.assert_nothing_left()
+    (trial,) = cli.shown()["trials"]
+    assert trial["state"] == "ok"
+    assert sorted(m["purpose"] for m in trial["measurements"]) == ["confirm", "trial"]
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Nobody else can write; what reads goes on."""
+    with closing(sqlite3.connect(database, isolation_level=None, timeout=10)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+STEPPED_CLOCK_C = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile long none, *offset = &none;
+
+__attribute__((constructor)) static void begin(void) {
+    char exe[4096] = "";
+    int fd = open(getenv("STEPPED_CLOCK"), O_RDONLY);
+    if (fd < 0 || readlink("/proc/self/exe", exe, sizeof exe - 1) < 0 || strstr(exe, "triton"))
+        return;
+    void *page = mmap(NULL, sizeof none, PROT_READ, MAP_SHARED, fd, 0);
+    if (page != MAP_FAILED) offset = page;
+}
+
+int clock_gettime(clockid_t id, struct timespec *at) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int failed = real(id, at);
+    if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) at->tv_sec += *offset;
+    return failed;
+}
+
+int gettimeofday(struct timeval *restrict at, void *restrict zone) {
+    struct timespec now;
+    (void)zone;
+    int failed = clock_gettime(CLOCK_REALTIME, &now);
+    at->tv_sec = now.tv_sec;
+    at->tv_usec = now.tv_nsec / 1000;
+    return failed;
+}
+
+time_t time(time_t *at) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (at) *at = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+
+
+class SteppedClock:
+    """The time of day as the controller and the load process see it: whatever they ask it of, it
+    is that many seconds off. The server keeps the machine's, for it also waits by that."""
+
+    def __init__(self, cli: Tool) -> None:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("there is no C compiler to build a clock that can be stepped")
+        source, library = cli.folder / "clock.c", cli.folder / "clock.so"
+        source.write_text(STEPPED_CLOCK_C)
+        built = [compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"]
+        subprocess.run(built, check=True)
+        self._offset = cli.folder / "offset"
+        self._offset.write_bytes(bytes(8))
+        cli.variables = {"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(self._offset)}
+
+    def step(self, seconds: int) -> None:
+        """To that many seconds off the machine's clock, at once."""
+        with self._offset.open("r+b") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+
+
+def test_a_clock_that_is_stepped_forward_and_back_changes_no_measurement_and_ends_no_study(
+    cli: Tool,
+) -> None:
+    clock = SteppedClock(cli)
+    day = {"minutes": 1440}  # what went before is counted by the time of day
+    study = cli.study(space={"max_batch_size": [1, 2, 4]}, budget=day)
+    running = cli.tune(study)
+    running.wait_for_load(1)
+    clock.step(7200)
+    running.wait_for_load(2)
+    running.process.kill()
+    running.finish(10)
+    running.assert_nothing_left(within_s=15)
+    running = cli.tune(study, "--resume")
+    running.wait_for_load(2)
+    clock.step(-7200)
+    running.finish().expect(0)
+    running.assert_nothing_left()
+    shown = cli.shown()
+    assert shown["study"]["state"] == "done"
+    trials = shown["trials"]
+    assert [trial["state"] for trial in trials] == ["ok", "ok", "ok"]
+    began = [trial["started_at"] for trial in trials]
+    assert began[1] - began[0] > 6000, "it was stepped forward in the first trial"
+    assert began[2] - began[1] < -12000, "and back in the second"
+    for trial in trials:
+        assert verdicts(trial) == ["meets"]
+        metrics = trial["measurements"][0]["metrics"]
+        assert 0 < metrics["p50_ms"] < EASY["p50_ms"]
+        assert metrics["achieved_qps"] == pytest.approx(60, rel=0.1)
+
+
 # ---------------------------------------------------------------------------------- a full disk
+PLACES = {"db": "measure  1/", "temporary": "measure  1/", "out": "confirming trial"}
+"""When each is filled: before the measurement is written, before a load's arrivals are, and before
+the export."""
+FULL = ("No space left", "disk is full", "cannot be written")
+
+
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
     """A file system of its own in memory, of 24 MB."""
@@ -221,27 +360,34 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.parametrize("place", ["db", "temporary", "out"])
-def test_a_disk_that_fills_up_is_said_so_and_the_study_goes_on_when_there_is_room(
-    cli: Tool, place: str
+def test_disks_that_fill_up_one_after_the_other_are_said_so_and_the_study_goes_on(
+    cli: Tool,
 ) -> None:
-    with small_disk(cli.folder / "disk") as disk:
-        setattr(cli, place, disk / place)
-        if place == "temporary":
-            cli.temporary.mkdir()
+    with ExitStack() as stack:
+        disks = {
+            place: stack.enter_context(small_disk(cli.folder / f"disk-{place}")) for place in PLACES
+        }
+        cli.db, cli.temporary, cli.out = (disk / "mine" for disk in disks.values())
+        cli.temporary.mkdir()
         study = cli.study(budget={"trials": 1})
-        running = cli.tune(study)
-        running.wait_for("measure  1/")
-        fill(disk / "filler")
-        stopped = running.finish().expect(1)
-        running.assert_nothing_left()
-        said = stopped.stderr
-        assert any(w in said for w in ("No space left", "disk is full", "cannot be written")), said
-        assert not cli.out.exists()
-        (disk / "filler").unlink()
-        assert cli.shown()["study"]["state"] in {"failed", "interrupted"}
+        for number, (place, disk) in enumerate(disks.items()):
+            running = cli.tune(study, *(["--resume"] if number else []))
+            running.wait_for(PLACES[place])
+            fill(disk / "filler")
+            stopped = running.finish().expect(1)
+            running.assert_nothing_left()
+            assert any(words in stopped.stderr for words in FULL), stopped.stderr
+            assert not cli.out.exists()
+            (disk / "filler").unlink()
+            shown = cli.shown()
+            assert shown["study"]["state"] in {"failed", "interrupted"}
+            if place == "db":
+                (trial,) = shown["trials"]
+                assert (trial["state"], trial["measurements"]) == ("running", [])
         cli.tune(study, "--resume").finish().expect(0)
-        assert cli.states() == ["ok"]
+        (trial,) = cli.shown()["trials"]
+        assert trial["state"] == "ok"
+        assert sorted(m["purpose"] for m in trial["measurements"]) == ["confirm", "trial"]
 
 
 # ------------------------------------------------------------------------------------- bad input
@@ -332,8 +478,7 @@ def test_bad_input_is_refused_before_a_server_is_started(
     code, words = BAD[make]
     study = make(cli)
     before = {path: path.read_bytes() for path in cli.folder.rglob("*") if mine(path, cli)}
-    refused = cli.tune(study).finish(30)
-    refused.expect(code, words)
+    refused = cli.refuse(study).expect(code, words)
     assert "starting the server" not in refused.stderr
     assert {path: path.read_bytes() for path in before} == before, "nothing is lost"
 
@@ -342,23 +487,14 @@ def test_a_read_only_output_directory_is_refused(cli: Tool) -> None:
     with small_disk(cli.folder / "disk") as disk:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         cli.out = disk / "out"
-        cli.tune(cli.study()).finish(30).expect(2, "cannot be written: Read-only file system")
+        cli.refuse(cli.study()).expect(2, "cannot be written: Read-only file system")
 
 
 def test_a_port_in_use_is_refused_by_its_number(cli: Tool) -> None:
     ports = free_ports()
     with socket.create_server(("127.0.0.1", ports.http)):
         chosen = [ports.http, ports.grpc, ports.metrics]
-        cli.tune(cli.study(server={"ports": chosen})).finish(30).expect(2, str(ports.http))
-
-
-def test_a_database_that_another_process_locks_is_waited_for_a_while_and_then_refused(
-    cli: Tool,
-) -> None:
-    SqlTrialStore(str(cli.db)).close()
-    with closing(sqlite3.connect(cli.db, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        cli.tune(cli.study()).finish(40).expect(1, "the database is locked by another process")
+        cli.refuse(cli.study(server={"ports": chosen})).expect(2, str(ports.http))
 
 
 @pytest.mark.parametrize(
