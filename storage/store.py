@@ -56,6 +56,7 @@ class SqlTrialStore:
         self._now = now
         self._engine = open_engine(url, create=create, busy_timeout_s=busy_timeout_s)
         self._writing_engine = self._engine.execution_options(**WRITING)
+        self._begun: dict[tuple[int, int], float] = {}
 
     # --------------------------------------------------------------------------------- studies
     def create_study(self, name: str, definition: Mapping[str, Any], digest: str) -> int:
@@ -103,6 +104,7 @@ class SqlTrialStore:
 
     # ---------------------------------------------------------------------------------- trials
     def begin_trial(self, study_id: int, number: int, candidate: Candidate) -> None:
+        started_at = self._now()
         with self._writing() as session:
             self._study_row(session, study_id)
             old = session.scalar(_trial_query(study_id, number))
@@ -118,9 +120,10 @@ class SqlTrialStore:
                     candidate_digest=candidate.digest,
                     state=str(TrialState.RUNNING),
                     reason="",
-                    started_at=self._now(),
+                    started_at=started_at,
                 )
             )
+        self._begun[study_id, number] = started_at
 
     def add_measurement(self, study_id: int, number: int, measurement: Measurement) -> None:
         row = rows.measurement_row(measurement)
@@ -214,6 +217,11 @@ class SqlTrialStore:
         row = session.scalar(_trial_query(study_id, number))
         if row is None:
             raise StoreFailed(f"study {study_id} has no such trial", value=number)
+        if self._begun.get((study_id, number), row.started_at) != row.started_at:
+            raise StoreFailed(
+                f"trial {number} of study {study_id} has been begun anew by another process",
+                next_step="Let the other one go on: this one ends, and has written nothing to it.",
+            )
         return row
 
     def _refuse_ended(self, row: TrialRow) -> None:

@@ -74,16 +74,22 @@ def busy_percent() -> float:
 
 def process_identity() -> str:
     """Names this process among all that this machine has had since it was started."""
-    return f"{os.getpid()}@{psutil.Process().create_time():.2f}"
+    return f"{os.getpid()}@{_started_s(os.getpid()):.2f}"
 
 
 def process_lives(identity: str) -> bool:
     """Whether the process of that identity still runs on this machine."""
     pid, _, started = identity.partition("@")
     try:
-        return f"{psutil.Process(int(pid)).create_time():.2f}" == started
+        return f"{_started_s(int(pid)):.2f}" == started
     except (psutil.Error, ValueError):
         return False
+
+
+def _started_s(pid: int) -> float:
+    """When a process began, in seconds since the machine was started: the time of day that psutil
+    gives moves with the machine's clock when that is set."""
+    return psutil.Process(pid).create_time() - psutil.boot_time()
 
 
 def _processor() -> str:

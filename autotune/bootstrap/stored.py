@@ -51,6 +51,12 @@ def unfinished(store: TrialStore, study: Study) -> StudyRecord:
             next_step="run it without --resume",
         )
     latest = runs[0]
+    if _runs_here(latest):
+        raise InputRefused(
+            f"run {latest.id} of study {study.name} is still going on",
+            value=f"process {(latest.environment or {})['process']}",
+            next_step="wait until it has ended, or interrupt it",
+        )
     if latest.digest != study.digest:
         raise InputRefused(
             f"the interrupted run {latest.id} of study {study.name} asked something else: "
@@ -69,15 +75,22 @@ def _changed(record: StudyRecord, study: Study) -> str:
 def as_it_stands(record: StudyRecord) -> StudyRecord:
     """A study that is stored as running, but whose process on this machine is gone, was
     interrupted: by kill -9, or a power cut."""
-    environment = record.environment or {}
-    here = environment.get("host") == machine.describe()["host"]
-    known = environment.get("process")
-    if record.state is not StudyState.RUNNING or not here or known is None:
-        return record
-    if machine.process_lives(str(known)):
+    if record.state is not StudyState.RUNNING or not _known_here(record) or _runs_here(record):
         return record
     reason = "its process is gone; --resume goes on"
     return replace(record, state=StudyState.INTERRUPTED, reason=reason)
+
+
+def _known_here(record: StudyRecord) -> bool:
+    """Whether it was a process of this machine, of which it can be told whether it lives."""
+    environment = record.environment or {}
+    here = environment.get("host") == machine.describe()["host"]
+    return here and environment.get("process") is not None
+
+
+def _runs_here(record: StudyRecord) -> bool:
+    running = record.state is StudyState.RUNNING and _known_here(record)
+    return running and machine.process_lives(str((record.environment or {})["process"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

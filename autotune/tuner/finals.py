@@ -6,6 +6,7 @@ takes what an interrupted run of the study has stored already.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -34,8 +35,8 @@ DOUBTED = 3
 
 @dataclass(slots=True, kw_only=True)
 class Finals:
-    """``decision`` decides on what is stored now. What went wrong without ending the study is
-    added to ``warnings``."""
+    """``decision`` decides on what is stored now; ``seconds_left`` of the budget: capacity is not
+    searched for beyond it. What went wrong without ending the study is added to ``warnings``."""
 
     study: Study
     study_id: int
@@ -45,6 +46,7 @@ class Finals:
     clock: Clock
     say: Say
     decision: Callable[[], Decision]
+    seconds_left: Callable[[], float] = lambda: math.inf
     warnings: list[str] = field(default_factory=list)
     _lost: set[int] = field(default_factory=set, init=False)
 
@@ -98,6 +100,7 @@ class Finals:
         stored already are not measured twice."""
         pairs = range(first_pair, first_pair + PAIRS * self.study.finals.rounds)
         runs = self._stored_runs(numbers, pairs)
+        before = len(runs)
         for pair in pairs:
             for number in numbers if (pair - first_pair) % 2 == 0 else tuple(reversed(numbers)):
                 if (number, pair) in runs:
@@ -108,7 +111,10 @@ class Finals:
                 measured = self._take(number, Purpose.FINAL, phase)
                 if measured is not None:
                     runs[number, pair] = measured
+        known = {(c.first, c.second) for c in self.store.comparisons(self.study_id)}
         for second in numbers[1:]:
+            if len(runs) == before and (numbers[0], second) in known:
+                continue  # an interrupted run had come to this already
             self._compared(
                 numbers[0],
                 second,
@@ -166,11 +172,16 @@ class Finals:
             trial = self._trial(number)
             if trial is None or number in self._lost:
                 return
+            if len(trial.of(Purpose.CAPACITY)) >= self.study.finals.capacity:
+                return  # an interrupted run has taken some of them
+            if self.seconds_left() <= 0:
+                return
             rate = next_rate(probes_of(trial.measurements, self.study.sla))
             if rate is None:
                 return
             self.say("capacity", f"trial {number}: does it hold the SLA at {rate:.1f}/s?")
-            self._take(number, Purpose.CAPACITY, phases.rate_probe(self.study, rate))
+            if self._take(number, Purpose.CAPACITY, phases.rate_probe(self.study, rate)) is None:
+                return
 
     # ------------------------------------------------------------------------------------- inner
     def _trial(self, number: int) -> Trial | None:
@@ -190,9 +201,9 @@ class Finals:
             reason = f"failed when it was measured again ({purpose}): {exc.rule}"
             self.warnings.append(f"trial {number} {reason}")
             self.store.end_trial(self.study_id, number, TrialState.FAILED, reason)
+            self._lost.add(number)
             if not self.server.alive():
                 self.server.start()
-        self._lost.add(number)
         return None
 
 

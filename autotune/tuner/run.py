@@ -14,7 +14,7 @@ from typing import Any
 from autotune.core.decision import Decision
 from autotune.core.errors import CandidateFailed, ServerFailed
 from autotune.core.intervals import Interval
-from autotune.core.measurement import Purpose
+from autotune.core.measurement import Measurement, Purpose
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import StudyState
 from autotune.core.sla import judge
@@ -44,6 +44,8 @@ from search_spaces.candidate import Candidate
 
 CHECKED_SAMPLES = 4
 """Samples compared at every later candidate; the first one is compared on all of them."""
+CONFIRM_TRIALS = 1.5
+"""What the confirmation takes, in trials: it starts a server of its own."""
 RESERVE = 0.4
 """The largest share of the budget's minutes that is kept for what follows the search."""
 
@@ -74,6 +76,7 @@ class StudyRunner:
     warnings: tuple[str, ...] = ()
     _began: float = field(default=0.0, init=False)
     _before_s: float = field(default=0.0, init=False)
+    _load_before_s: float = field(default=0.0, init=False)
     _trials: list[Trial] = field(default_factory=list, init=False)
     _samples: Sequence[Sample] = field(default=(), init=False)
     _measured_s: list[float] = field(default_factory=list, init=False)
@@ -109,7 +112,9 @@ class StudyRunner:
                 continue
             self._add(trial)
             self.search.tell(trial.candidate, self._outcome(trial))
-            self._before_s += (trial.ended_at or trial.started_at) - trial.started_at
+            # Not from when it began and ended: the wall clock may have been set between.
+            self._before_s += sum(m.reload_s + _load_s(m) for m in trial.measurements)
+            self._load_before_s += sum(map(_load_s, trial.measurements))
 
     def _prepare(self) -> None:
         self.exporter.preflight(self.out, self.study.name)
@@ -237,6 +242,7 @@ class StudyRunner:
             clock=self.clock,
             say=self._say,
             decision=self._decided_anew,
+            seconds_left=lambda: self._budget_left_s() - CONFIRM_TRIALS * self._one_s(),
         )
         finals.run()
         conclusion = Conclusion(
@@ -304,9 +310,8 @@ class StudyRunner:
     # -------------------------------------------------------------------------------- progress
     def _load_s(self) -> float:
         """Seconds of load that this run's measurements took."""
-        since = self.clock.now() - (self.clock.monotonic() - self._began)
-        taken = [m for t in self._trials for m in t.measurements if m.started_at >= since]
-        return sum(m.load.warmup_s + m.load.window_s + m.saturation_s for m in taken)
+        taken = (measured for trial in self._trials for measured in trial.measurements)
+        return sum(map(_load_s, taken)) - self._load_before_s
 
     def _spent_s(self) -> float:
         return self._before_s + self.clock.monotonic() - self._began
@@ -322,7 +327,7 @@ class StudyRunner:
         """What that many more trials will take, and what follows the search: the canary, the
         finals, the capacity's probes and the confirmation, within `RESERVE`."""
         finals, one_s = self.study.finals, self._one_s()
-        after_s = 1.5 * one_s
+        after_s = CONFIRM_TRIALS * one_s
         if finals.candidates:
             runs = 1 + finals.candidates * (PAIRS * finals.rounds + finals.capacity / 2)
             after_s += runs * one_s
@@ -330,9 +335,10 @@ class StudyRunner:
 
     def _left_s(self) -> float:
         trials = max(self.planned - len(self._trials), 0)
-        return max(
-            0.0, min(self._still_s(trials), self.study.budget.minutes * 60 - self._spent_s())
-        )
+        return max(0.0, min(self._still_s(trials), self._budget_left_s()))
+
+    def _budget_left_s(self) -> float:
+        return self.study.budget.minutes * 60 - self._spent_s()
 
     def _say(
         self,
@@ -355,3 +361,7 @@ class StudyRunner:
                 finished=finished,
             )
         )
+
+
+def _load_s(measured: Measurement) -> float:
+    return measured.load.warmup_s + measured.load.window_s + measured.saturation_s

@@ -306,8 +306,7 @@ def test_a_clock_that_is_stepped_forward_and_back_changes_no_measurement_and_end
     cli: Tool,
 ) -> None:
     clock = SteppedClock(cli)
-    day = {"minutes": 1440}  # what went before is counted by the time of day
-    study = cli.study(space={"max_batch_size": [1, 2, 4]}, budget=day)
+    study = cli.study(space={"max_batch_size": [1, 2, 4]})
     running = cli.tune(study)
     running.wait_for_load(1)
     clock.step(7200)

@@ -189,6 +189,32 @@ def test_where_nothing_meets_the_sla_the_nearest_miss_is_told_what_it_can_take(b
     assert found.qps == pytest.approx(50 * (1 - 0.967 * 20 / 80), rel=0.15)
 
 
+def test_an_interrupted_search_for_capacity_does_not_compare_the_finalists_again(
+    bench: Any,
+) -> None:
+    b = bench(finals={"candidates": 2, "capacity": 2})
+
+    def interrupt(_: FakeServer) -> None:
+        raise Interrupted("SIGTERM")
+
+    at_stage(b, "capacity", interrupt)
+    with pytest.raises(Interrupted):
+        b.runner().run()
+    before = b.store.comparisons(b.study_id)
+    b.load.before = lambda _: None
+    b.search = ListSearch([ONE, TWO, FOUR])
+    b.runner().run()
+    assert before
+    assert b.store.comparisons(b.study_id) == before
+
+
+def test_capacity_is_not_searched_for_beyond_the_budget(bench: Any) -> None:
+    b = bench(budget={"trials": 30, "minutes": 1.9}, finals={"candidates": 2, "capacity": 20})
+    answer = b.runner().run()
+    assert sum(purposes(trial)[Purpose.CAPACITY] for trial in answer.trials) < 10
+    assert answer.wall_s <= 1.9 * 60
+
+
 def test_the_probes_of_an_interrupted_search_for_capacity_count(bench: Any) -> None:
     b = bench(finals={"candidates": 2, "capacity": 4})
 
