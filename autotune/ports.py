@@ -248,7 +248,7 @@ class TrialStore(Protocol):
         """Make every measurement that the study has so far invalid, for a reason that concerns
         them all; those that are invalid already keep their own."""
 
-    def add_comparison(self, study_id: int, comparison: Comparison) -> None: ...
+    def add_comparisons(self, study_id: int, comparisons: Sequence[Comparison]) -> None: ...
 
     def comparisons(self, study_id: int) -> Sequence[Comparison]:
         """In the order they were taken."""

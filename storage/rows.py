@@ -262,7 +262,7 @@ def _traffic(row: MeasurementRow, columns: _Columns) -> Traffic | None:
     return Traffic(
         qps=columns.number("traffic_qps"),
         arrival=row.arrival,
-        cv=columns.number("arrival_cv"),
+        cv=columns.optional("arrival_cv"),
         seed=row.seed,
     )
 

@@ -158,11 +158,11 @@ class SqlTrialStore:
             )
 
     # ----------------------------------------------------------------------------- comparisons
-    def add_comparison(self, study_id: int, comparison: Comparison) -> None:
-        row = rows.comparison_row(study_id, comparison)
+    def add_comparisons(self, study_id: int, comparisons: Sequence[Comparison]) -> None:
+        added = [rows.comparison_row(study_id, comparison) for comparison in comparisons]
         with self._writing() as session:
             self._study_row(session, study_id)
-            session.add(row)
+            session.add_all(added)
 
     def comparisons(self, study_id: int) -> Sequence[Comparison]:
         query = select(ComparisonRow).where(ComparisonRow.study_id == study_id)

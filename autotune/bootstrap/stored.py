@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
 from autotune.bootstrap.models import served_model
+from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision, without_unconfirmed
 from autotune.core.errors import InputRefused
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
@@ -116,9 +118,17 @@ class StoredStudy:
             study=study,
             record=record,
             trials=trials,
-            decision=decision_of(study, ended, store.comparisons(record.id)),
+            decision=decision_of(study, ended, _decided_by(store, record.id, decided)),
             exported_to=None if decided is None else decided.exported_to,
         )
+
+
+def _decided_by(
+    store: TrialStore, study_id: int, decided: DecisionRecord | None
+) -> list[Comparison]:
+    """The comparisons that the study's decision was taken on, not those made since."""
+    last = math.inf if decided is None else decided.taken_at
+    return [each for each in store.comparisons(study_id) if each.taken_at <= last]
 
 
 def export_stored(

@@ -196,6 +196,8 @@ class Purpose(StrEnum):
     """The configuration found in service once more, after the search: has the machine changed?"""
     FINAL = "final"
     """A finalist, interleaved with another under the same arrivals."""
+    COMPARE = "compare"
+    """Two trials held against each other anew, after the study's decision, which it leaves."""
     CAPACITY = "capacity"
     """A probe at another rate, for the highest one that meets the SLA."""
     ROBUST = "robust"

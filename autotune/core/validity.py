@@ -35,6 +35,25 @@ def saturated(load: LoadResult) -> bool:
     return _missing(load) - bad > (1 - SATURATED_SHARE) * load.scheduled
 
 
+def why_burst_invalid(
+    burst: LoadResult,
+    telemetry: TelemetryWindow,
+    trust: Trust = Trust(),  # noqa: B008  -- frozen
+) -> tuple[str, ...]:
+    """The reasons why a saturation burst says nothing of its candidate; empty if there is none."""
+    reasons = list(_disturbed(telemetry, trust))
+    lost = sum(count for kind, count in burst.errors.items() if kind in UNANSWERED)
+    if lost > (1 - SHARE) * burst.scheduled:
+        reasons.append(f"{lost} of {burst.scheduled} requests were not answered")
+    return tuple(f"in the saturation burst, {reason}" for reason in reasons)
+
+
+def generator_bound(burst: LoadResult, trust: Trust) -> bool:
+    """Whether a saturation burst shows what the load generator can send, rather than what the
+    server can take: that is then only known to be at least as much."""
+    return burst.generator_cpu > trust.generator_cpu
+
+
 def why_invalid(
     load: LoadResult,
     sla: Sla,

@@ -30,7 +30,7 @@ from autotune.tuner.recorder import Recorder
 @dataclass(slots=True, kw_only=True)
 class ComparisonRunner:
     """Compares ``first`` with ``second`` in the study's rounds of A B B A. What it measures is
-    stored with the study's trials, and counts for its decision from then on."""
+    stored with the study's trials, and leaves its decision as it is."""
 
     study: Study
     study_id: int
@@ -49,18 +49,19 @@ class ComparisonRunner:
         """What the runs said, a comparison for each metric. LoadFailed if they could not be
         measured."""
         before = len(self.store.comparisons(self.study_id))
-        finals = self._finals()
-        finals.compare((self.first.number, self.second.number), self._next_pair())
+        warnings: list[str] = []
+        numbers = (self.first.number, self.second.number)
+        self._finals(warnings.append).compare(numbers, self._next_pair(), Purpose.COMPARE)
         taken = tuple(self.store.comparisons(self.study_id)[before:])
         if not taken:
             raise LoadFailed(
                 f"trials {self.first.number} and {self.second.number} could not be compared",
-                value="; ".join(finals.warnings),
+                value="; ".join(warnings),
                 next_step="free this machine of other work, then compare again",
             )
         return taken
 
-    def _finals(self) -> Finals:
+    def _finals(self, warn: Callable[[str], None]) -> Finals:
         samples = self._started()
         return Finals(
             study=self.study,
@@ -77,6 +78,7 @@ class ComparisonRunner:
             ),
             clock=self.clock,
             say=self._say,
+            warn=warn,
             decision=lambda: decision_of(self.study, self.store.trials(self.study_id)),
         )
 
@@ -96,10 +98,11 @@ class ComparisonRunner:
 
     def _next_pair(self) -> int:
         """The first pair whose arrivals neither trial has been measured with."""
-        seen = [
-            {m.traffic for m in trial.measurements if m.purpose is Purpose.FINAL}
+        again = {Purpose.FINAL, Purpose.COMPARE}
+        seen = (
+            {m.traffic for m in trial.measurements if m.purpose in again}
             for trial in (self.first, self.second)
-        ]
+        )
         return max(map(len, seen))
 
     def _say(self, stage: str, text: str) -> None:

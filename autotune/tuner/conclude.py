@@ -58,7 +58,7 @@ class Conclusion:
     say: Say
     out: Path
     work: Path
-    _passed_over: dict[int, str] = field(default_factory=dict, init=False)
+    _passed_over: list[str] = field(default_factory=list, init=False)
 
     def settle(self) -> Settled:
         """Export the first pick that keeps the SLA from its exported files, or none."""
@@ -70,7 +70,7 @@ class Conclusion:
             self._confirm(pick)
         trials, decision = self._decide()
         pick = numbered(trials, decision.pick)
-        notes = list(self._passed_over.values())
+        notes = list(self._passed_over)
         if pick is not None and not self._confirmed(pick):
             notes.append(
                 f"{CONFIRMATIONS} picks failed their confirmation, and trial {pick.number}, the"
@@ -94,8 +94,7 @@ class Conclusion:
 
     def _decide(self) -> tuple[list[Trial], Decision]:
         ended = [t for t in self.store.trials(self.study_id) if t.state is not TrialState.RUNNING]
-        open_to_pick = [trial for trial in ended if trial.number not in self._passed_over]
-        return ended, self._taken(open_to_pick)
+        return ended, self._taken(ended)
 
     def _taken(self, trials: Sequence[Trial]) -> Decision:
         return decision_of(self.study, trials, self.store.comparisons(self.study_id))
@@ -123,7 +122,8 @@ class Conclusion:
         except ServerFailed as exc:
             reason = f"trial {pick.number} cannot be served from its exported files: {exc.rule}"
             self.say("confirm", reason)
-            self._passed_over[pick.number] = reason
+            self._passed_over.append(reason)
+            self.store.end_trial(self.study_id, pick.number, TrialState.FAILED, reason)
         finally:
             strict.close()
 
@@ -147,7 +147,8 @@ class Conclusion:
         except NotBelieved as exc:
             raise LoadFailed(
                 f"trial {pick.number} could not be confirmed: {exc.rule}",
-                next_step="free this machine of other work, then go on with --resume",
+                next_step="free this machine of other work, then go on with --resume; `autotune"
+                f" show {self.study.name}` tells what was found",
             ) from exc
 
     # ---------------------------------------------------------------------------------- write

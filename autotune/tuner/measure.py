@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.core.intervals import Interval
 from autotune.core.measured_intervals import intervals_of, saturation_interval
@@ -18,7 +18,12 @@ from autotune.core.measurement import (
 )
 from autotune.core.stopping import StopRule
 from autotune.core.study import Study
-from autotune.core.validity import saturated, why_invalid
+from autotune.core.validity import (
+    generator_bound,
+    saturated,
+    why_burst_invalid,
+    why_invalid,
+)
 from autotune.core.workload import ArrivalKind
 from autotune.ports import (
     Applied,
@@ -68,12 +73,35 @@ class _Instruments:
             self.window = self.server.between(self._start, end)
 
 
-class _NoInstruments:
-    def opened(self) -> None: ...
+@dataclass(slots=True)
+class _BurstInstruments:
+    """Reads the telemetry alone, over the burst's window."""
+
+    server: Server
+    telemetry: Telemetry
+    window: TelemetryWindow = field(default_factory=TelemetryWindow, init=False)
+
+    def opened(self) -> None:
+        self.telemetry.start(self.server.pids(), self.server.endpoint)
 
     def enough(self, so_far: LoadResult) -> Ended | None: ...
 
-    def closed(self) -> None: ...
+    def closed(self) -> None:
+        self.window = self.telemetry.stop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Burst:
+    """A saturation burst, why it is not to be believed, and whether it is only known to be at least
+    so much, since the load generator could send no more."""
+
+    load: LoadResult
+    invalid: tuple[str, ...]
+    at_least: bool
+
+    @property
+    def interval(self) -> Interval | None:
+        return None if self.at_least else saturation_interval(self.load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,21 +148,20 @@ class Measurer:
             started_at=started_at,
             load=result,
             server=instruments.window,
-            telemetry=instruments.telemetry_window,
-            saturation_qps=None if burst is None else burst.achieved_qps,
+            telemetry=_noted(instruments.telemetry_window, burst),
+            saturation_qps=None if burst is None else burst.load.achieved_qps,
             instances=applied.instances,
             reload_s=applied.seconds,
-            invalid_because=invalid,
+            invalid_because=invalid if burst is None else burst.invalid,
             intervals=self._intervals(result, burst),
             traffic=phase.traffic,
-            saturation_s=0.0 if burst is None else SATURATION_WARMUP_S + burst.window_s,
+            saturation_s=0.0 if burst is None else SATURATION_WARMUP_S + burst.load.window_s,
         )
 
-    def _intervals(self, result: LoadResult, burst: LoadResult | None) -> dict[str, Interval]:
+    def _intervals(self, result: LoadResult, burst: _Burst | None) -> dict[str, Interval]:
         found = dict(intervals_of(result, timeout_s=self.study.workload.timeout_s))
-        saturation = None if burst is None else saturation_interval(burst)
-        if saturation is not None:
-            found["saturation_qps"] = saturation
+        if burst is not None and burst.interval is not None:
+            found["saturation_qps"] = burst.interval
         return found
 
     def _run(self, server: Server, instruments: _Instruments, phase: Phase) -> LoadResult:
@@ -174,7 +201,7 @@ class Measurer:
                 return
             mark = after
 
-    def _saturation(self, server: Server, candidate: Candidate, applied: Applied) -> LoadResult:
+    def _saturation(self, server: Server, candidate: Candidate, applied: Applied) -> _Burst:
         """A burst with more requests open than the server can hold in batches."""
         work = self.study.workload
         plan = LoadPlan(
@@ -184,9 +211,28 @@ class Measurer:
             timeout_s=work.timeout_s,
             max_in_flight=work.max_in_flight,
         )
-        result = self.load.run(server.endpoint, plan, _NoInstruments())
+        instruments = _BurstInstruments(server, self.telemetry)
+        try:
+            result = self.load.run(server.endpoint, plan, instruments)
+        finally:
+            self.telemetry.stop()
         server.mark()  # one that died in the burst has failed; it is not slow
-        return result
+        trust = self.study.trust
+        return _Burst(
+            load=result,
+            invalid=why_burst_invalid(result, instruments.window, trust),
+            at_least=generator_bound(result, trust),
+        )
+
+
+def _noted(telemetry: TelemetryWindow, burst: _Burst | None) -> TelemetryWindow:
+    if burst is None or not burst.at_least:
+        return telemetry
+    note = (
+        f"at least this: the load generator used {burst.load.generator_cpu:.0%} of its core and"
+        " could send no more"
+    )
+    return replace(telemetry, notes={**telemetry.notes, "saturation": note})
 
 
 def enough_in_flight(candidate: Candidate, applied: Applied) -> int:

@@ -81,6 +81,7 @@ class StudyRunner:
     _samples: Sequence[Sample] = field(default=(), init=False)
     _measured_s: list[float] = field(default_factory=list, init=False)
     _decided: Decision | None = field(default=None, init=False)
+    _warned: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> Answer:
         """Come to an answer. An AutotuneError means that the study could not; what it had
@@ -106,6 +107,7 @@ class StudyRunner:
         """Tell the search what an earlier run of this study has measured."""
         self.store.set_study_state(self.study_id, StudyState.RUNNING)
         before = self.store.study(str(self.study_id)).environment or {}
+        self._warned = list(dict.fromkeys((*self.warnings, *before.get("warnings", ()))))
         self.store.set_environment(self.study_id, {**before, **self.environment()})
         for trial in self.store.trials(self.study_id):
             if trial.state is TrialState.RUNNING:
@@ -140,7 +142,7 @@ class StudyRunner:
                 **self.environment(),
                 **self.server.identity(),
                 "outputs": compared,
-                "warnings": list(self.warnings),
+                "warnings": self._warned,
                 "instances_at_start": applied.instances,
             },
         )
@@ -238,9 +240,10 @@ class StudyRunner:
             study_id=self.study_id,
             store=self.store,
             server=self.server,
-            recorder=self._recorder(CHECKED_SAMPLES),
+            recorder=self._told(self._recorder(CHECKED_SAMPLES)),
             clock=self.clock,
             say=self._say,
+            warn=self._warn,
             decision=self._decided_anew,
             seconds_left=lambda: self._budget_left_s() - CONFIRM_TRIALS * self._one_s(),
         )
@@ -250,7 +253,7 @@ class StudyRunner:
             study_id=self.study_id,
             store=self.store,
             exporter=self.exporter,
-            recorder=self._recorder(),
+            recorder=self._told(self._recorder()),
             check_outputs=lambda server: self._check_outputs(server, self._samples),
             documents=self.documents,
             clock=self.clock,
@@ -258,7 +261,6 @@ class StudyRunner:
             out=self.out,
             work=self.work,
         )
-        warnings = self._warned(finals.warnings)
         self._say("confirm", "ending the server that was tuned")
         self.server.close()
         settled = conclusion.settle()
@@ -276,18 +278,21 @@ class StudyRunner:
             stopped_because=why,
             wall_s=self.clock.monotonic() - self._began,
             load_s=self._load_s(),
-            warnings=warnings,
+            warnings=tuple(self._warned),
             report=settled.report,
             search_log=self.search_log,
         )
 
-    def _warned(self, more: Sequence[str]) -> tuple[str, ...]:
-        """All warnings; those that came up on the way are stored with the environment."""
-        warnings = (*self.warnings, *more)
-        if more:
-            before = self.store.study(str(self.study_id)).environment or {}
-            self.store.set_environment(self.study_id, {**before, "warnings": list(warnings)})
-        return warnings
+    def _told(self, recorder: Recorder) -> Recorder:
+        """One that says why it measures again."""
+        recorder.again = lambda why: self._say("again", why)
+        return recorder
+
+    def _warn(self, warning: str) -> None:
+        """Of what came up on the way: stored at once, with the environment."""
+        self._warned.append(warning)
+        before = self.store.study(str(self.study_id)).environment or {}
+        self.store.set_environment(self.study_id, {**before, "warnings": self._warned})
 
     def _add(self, trial: Trial) -> None:
         self._trials.append(trial)

@@ -73,6 +73,7 @@ def finals_of(study: Study, server: Server, load: LocustDriver, store: TrialStor
         ),
         clock=machine.SystemClock(),
         say=lambda _stage, _text: None,
+        warn=lambda warning: print(warning, file=sys.stderr),  # noqa: T201
         decision=lambda: decision_of(study, store.trials(study_id)),
     )
 
@@ -99,9 +100,6 @@ def compared(finals: Finals, scale: float, pairs: int) -> Sequence[Comparison]:
     first_pair = 1000 * number
     for index in range(pairs):
         finals.compare((0, number), first_pair + 2 * index)
-        for warning in finals.warnings:
-            sys.stderr.write(warning + "\n")
-        finals.warnings.clear()
         new = finals.store.comparisons(finals.study_id)[before:]
         sys.stderr.write(f"{scale:g}: {index + 1}/{pairs} {new[-2].relation} {new[-1].relation}\n")
     return finals.store.comparisons(finals.study_id)[before:]

@@ -429,7 +429,7 @@ def test_a_study_that_does_not_exist_can_be_neither_doubted_nor_compared_in(
     with pytest.raises(StoreFailed, match="no such study"):
         store.doubt_measurements(study + 1, "why")
     with pytest.raises(StoreFailed, match="no such study"):
-        store.add_comparison(study + 1, realistic_comparisons()[0])
+        store.add_comparisons(study + 1, realistic_comparisons()[:1])
 
 
 # --------------------------------------------------------------------------------- comparisons
@@ -439,7 +439,7 @@ def test_comparisons_come_back_in_the_order_they_were_taken(
     other = store.create_study("other", {}, "d")
     later, earlier = realistic_comparisons()[:2]
     for each in (later, earlier):
-        store.add_comparison(study, each)
+        store.add_comparisons(study, [each])
     again = reopen()
     found, none = list(again.comparisons(study)), list(again.comparisons(other))
     again.close()
@@ -464,7 +464,7 @@ def test_comparisons_come_back_in_the_order_they_were_taken(
 )
 def test_any_comparison_comes_back_exactly(store: TrialStore, compared: Comparison) -> None:
     study = store.create_study("any", {}, "d")
-    store.add_comparison(study, compared)
+    store.add_comparisons(study, [compared])
     assert comparable(store.comparisons(study)) == comparable([compared])
 
 

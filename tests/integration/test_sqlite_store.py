@@ -164,7 +164,7 @@ def test_an_older_database_takes_new_measurements_and_comparisons(older: Path) -
     measured = a_measurement(window_s=1, cv=2.0)
     store = SqlTrialStore(str(older))
     store.add_measurement(1, 0, measured)
-    store.add_comparison(1, comparisons()[0])
+    store.add_comparisons(1, comparisons()[:1])
     trials, compared = store.trials(1, samples=True), store.comparisons(1)
     store.close()
     assert comparable(trials[0].measurements[-1]) == comparable(measured)

@@ -12,6 +12,7 @@ import pytest
 from autotune.core.capacity import capacity_of
 from autotune.core.comparison import Relation
 from autotune.core.errors import Interrupted, ServerFailed
+from autotune.core.evidence import evidence
 from autotune.core.measurement import Purpose
 from autotune.core.trial import Trial, TrialState
 from autotune.ports import OpenLoop
@@ -155,6 +156,49 @@ def test_a_machine_that_has_changed_puts_all_in_doubt_and_the_best_are_measured_
     assert answer.decision.pick == 1
 
 
+def test_a_neighbour_that_came_by_once_is_no_change_of_the_machine(bench: Any) -> None:
+    b = bench(sla={"p95_ms": 500.0})
+    came: list[int] = []
+
+    def slow_down_once(server: FakeServer) -> None:
+        if b.steps[-1].stage != "canary":
+            return
+        came.append(1)
+        server.service_ms = 25.0 if len(came) <= 2 else 20.0  # the first canary and its burst
+
+    b.load.before = slow_down_once
+    answer = b.runner().run()
+    assert len(came) == 4
+    assert answer.warnings == ()
+    assert answer.trials[1].measurements[0].valid
+
+
+def test_a_study_killed_after_the_doubt_measures_the_best_again_when_it_goes_on(
+    bench: Any,
+) -> None:
+    b = bench(sla={"p95_ms": 120.0})
+    slow: list[int] = []
+
+    def slow_down_then_die(server: FakeServer) -> None:
+        if b.steps[-1].stage != "canary":
+            return
+        slow.append(1)
+        server.service_ms = 25.0
+        if len(slow) == 5:  # two canaries with their bursts, then the first that is taken again
+            raise Interrupted("SIGTERM")
+
+    b.load.before = slow_down_then_die
+    with pytest.raises(Interrupted):
+        b.runner().run()
+    assert all(trial.measurement is None for trial in b.store.trials(b.study_id))
+    b.load.before = lambda _: None
+    b.search = ListSearch([ONE, TWO, FOUR])
+    answer = b.runner().run()
+    assert answer.decision.pick == 1
+    assert any("the machine changed" in warning for warning in answer.warnings)
+    assert purposes(answer.trials[1])[Purpose.FINAL] == 2
+
+
 def test_a_machine_that_does_not_hold_still_is_said_so(bench: Any) -> None:
     b = bench(sla={"p95_ms": 500.0})
 
@@ -233,6 +277,22 @@ def test_the_probes_of_an_interrupted_search_for_capacity_count(bench: Any) -> N
         assert len(rates) == len(set(rates))
 
 
+def test_a_server_that_dies_at_a_rate_that_nobody_asked_for_costs_no_candidate_its_place(
+    bench: Any,
+) -> None:
+    b = bench(finals={"candidates": 2, "capacity": 3})
+
+    def die(server: FakeServer) -> None:
+        server.running = False
+        raise ServerFailed("it died")
+
+    at_stage(b, "capacity", die)
+    answer = b.runner().run()
+    assert answer.trials[1].state is TrialState.OK
+    assert answer.decision.pick == 1
+    assert any("capacity" in warning for warning in answer.warnings)
+
+
 # ------------------------------------------------------------------------------- the neighbourhood
 def test_a_robust_pick_is_measured_at_every_corner_of_the_neighbourhood(bench: Any) -> None:
     b = bench(finals="none", robust={"qps": 0.2, "cv": [1, 2]})
@@ -275,6 +335,9 @@ def test_two_stored_trials_are_compared_again_with_arrivals_of_their_own(bench: 
     )
     before = len(b.load.plans)
     taken = runner.run()
+    trials = b.store.trials(b.study_id)
+    assert purposes(trials[1])[Purpose.COMPARE] == 2
+    assert evidence(trials[1]) == evidence(answer.trials[1])
     assert {one.metric for one in taken} == {"p95_ms", "saturation_qps"}
     assert all((one.first, one.second) == (1, 2) for one in taken)
     assert [one.relation for one in taken] == [Relation.BETTER, Relation.BETTER]

@@ -112,3 +112,43 @@ def test_telemetry_ends_with_a_phase_that_fails_within_its_window() -> None:
     with pytest.raises(LoadFailed):
         measurer(BrokenLoad(server), spy).measure(server, ONE, APPLIED, Purpose.TRIAL, PHASE)
     assert not spy.running
+
+
+class BusyBurst(FakeLoad):
+    """A burst in which the generator's core is full."""
+
+    def run(self, endpoint: Endpoint, plan: LoadPlan, window: WindowObserver) -> LoadResult:
+        result = FakeLoad.run(self, endpoint, plan, window)
+        busy = isinstance(plan.mode, Saturate)
+        return replace(result, generator_cpu=0.97) if busy else result
+
+
+class Neighbour(FakeTelemetry):
+    """Others take a third of the processor in every second window: the burst's."""
+
+    windows = 0
+
+    def start(self, pids: object, endpoint: Endpoint) -> None:
+        self.windows += 1
+
+    def stop(self) -> TelemetryWindow:
+        return TelemetryWindow(foreign_cpu=0.33 if self.windows == 2 else 0.01)
+
+
+def test_a_burst_that_the_generator_bounds_is_a_lower_bound_without_an_interval() -> None:
+    server = FakeServer(FakeClock(), service_ms=5.0)
+    server.apply(ONE)
+    measured = measurer(BusyBurst(server)).measure(server, ONE, APPLIED, Purpose.TRIAL, PHASE)
+    assert measured.valid
+    assert measured.saturation_qps == pytest.approx(server.capacity_qps)
+    assert "saturation_qps" not in measured.intervals
+    assert "at least this" in measured.telemetry.notes["saturation"]
+
+
+def test_a_burst_that_a_neighbour_disturbs_makes_the_measurement_invalid() -> None:
+    server = FakeServer(FakeClock(), service_ms=5.0)
+    server.apply(ONE)
+    busy = measurer(FakeLoad(server), Neighbour())
+    measured = busy.measure(server, ONE, APPLIED, Purpose.TRIAL, PHASE)
+    assert not measured.valid
+    assert "in the saturation burst, others took 33%" in measured.invalid_because[0]

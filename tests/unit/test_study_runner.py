@@ -285,6 +285,7 @@ def test_a_pick_that_its_exported_files_cannot_serve_is_passed_over(bench: Any) 
     answer = b.runner().run()
     assert b.exporter.written[b.out] == FOUR
     assert "trial 1 cannot be served from its exported files" in answer.stopped_because
+    assert b.store.trials(b.study_id)[1].state is TrialState.FAILED
 
 
 def test_without_a_pick_the_report_is_left_in_the_scratch_folder(bench: Any) -> None:

@@ -130,11 +130,10 @@ class LocalServer:
 
     def _wait_for_former_instances(self, instances: int) -> None:
         """A load returns while the former instances' processes still wind down, idle, one after
-        the other, about a second each. The last one may do so while the load warms up; more would
-        be counted with the memory. An instance of the Python backend is a child of the server.
-        """
+        the other, about a second each; their memory would be counted with the candidate's. An
+        instance of the Python backend is a child of the server."""
         deadline = time.monotonic() + _WIND_DOWN_S
-        while len(self.pids()) > 1 + instances + 1 and time.monotonic() < deadline:
+        while len(self.pids()) > 1 + instances and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
     # ------------------------------------------------------------------------------- the process
