@@ -70,8 +70,13 @@ def _provenance(
         "rule": decided.rule,
         "taken_at": decided.taken_at,
         "reasons": decided.detail.get("reasons"),
-        "measured": _numbers(trial.measurement),
-        "confirmed": _numbers(trial.confirmation),
+        "judged": _judged(decided.detail, trial.number),
+        "measurements": [_numbers(each) for each in trial.measurements if each.valid],
+        "comparisons": [
+            each
+            for each in decided.detail.get("comparisons", ())
+            if trial.number in (each["first"], each["second"])
+        ],
         "workload": _jsonable(asdict(study.workload)),
         "sla": _jsonable(asdict(study.sla)),
         "model": _model(model),
@@ -88,14 +93,22 @@ def _model(model: ServedModel) -> Mapping[str, Any]:
     return described
 
 
-def _numbers(measurement: Measurement | None) -> Mapping[str, Any] | None:
-    if measurement is None:
-        return None
+def _judged(detail: Mapping[str, Any], number: int) -> Mapping[str, Any] | None:
+    """What the decision rests on: the trial's findings with their intervals, its capacity, what its
+    probes and its confirmation came to."""
+    return next((each for each in detail.get("judged", ()) if each["trial"] == number), None)
+
+
+def _numbers(measurement: Measurement) -> Mapping[str, Any]:
     return {
+        "purpose": measurement.purpose,
         "started_at": measurement.started_at,
         "offered_qps": measurement.load.offered_qps,
         "requests": measurement.load.scheduled,
+        "window_s": measurement.load.window_s,
+        "ended": measurement.load.ended,
         **finite({name: measurement.metric(name) for name in METRICS}),
+        "intervals": finite({k: [v.low, v.high] for k, v in measurement.intervals.items()}),
         "utilization_source": measurement.telemetry.source,
         "memory_source": measurement.telemetry.memory_source,
     }

@@ -255,3 +255,14 @@ def _budget(study: StudySection) -> Iterator[Problem]:
             rule=f"is less than one trial's load time: measure_s + saturation_s is {one_s:g} s",
             value=study.budget.minutes,
         )
+    finals = study.finals
+    if finals.candidates and "finals" in study.model_fields_set:
+        window_s = finals.measure_s or study.workload.measure_s
+        runs = 2 * finals.rounds * finals.candidates
+        if study.budget.minutes * 60 < runs * window_s:
+            yield Problem(
+                place=("budget", "minutes"),
+                rule=f"is less than the finals alone take: {runs} runs of {window_s:g} s",
+                value=study.budget.minutes,
+                next_step="raise it, lower finals.rounds or finals.measure_s, or set finals: none",
+            )

@@ -345,7 +345,7 @@ traffics = st.builds(
     Traffic,
     qps=floats,
     arrival=st.sampled_from(ArrivalKind).map(str),
-    cv=floats,
+    cv=maybe,
     seed=st.integers(0, 2**63 - 1),
 )
 measurements = st.builds(

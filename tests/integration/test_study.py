@@ -84,8 +84,10 @@ def test_the_provenance_holds_numbers_environment_and_hashes(done: tuple[Tool, F
     cli, _ = done
     provenance = json.loads((cli.out / "provenance.json").read_text())
     assert provenance["study"] == "tiny"
-    assert provenance["measured"]["p50_ms"] > 0
-    assert provenance["confirmed"]["requests"] == 60
+    trial, confirmed = provenance["measurements"]
+    assert (trial["purpose"], confirmed["purpose"]) == ("trial", "confirm")
+    assert trial["intervals"]["p50_ms"][0] <= trial["p50_ms"] <= trial["intervals"]["p50_ms"][1]
+    assert provenance["judged"]["trial"] == provenance["trial"]
     assert provenance["environment"]["triton"] == "2.51.0"
     assert len(provenance["model"]["digest"]) == 64
     onnx = (cli.out / "linear" / "1" / "model.onnx").read_bytes()

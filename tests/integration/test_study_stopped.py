@@ -18,7 +18,7 @@ from autotune.core.errors import StoreFailed
 from autotune.core.trial import TrialState
 from search_spaces.candidate import Candidate
 from storage.store import SqlTrialStore
-from tests.integration.studies import Running, Tool, tool
+from tests.integration.studies import Running, Tool, own_model, tool
 from tests.unit.made_trials import made_measurement
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # a test may wait for its turn
@@ -101,7 +101,9 @@ MEASURED_ONCE = {"trial": 2, "final": 4, "capacity": 2, "confirm": 1}
 
 def test_a_study_that_is_killed_at_every_stage_in_turn_loses_and_repeats_nothing(cli: Tool) -> None:
     finals = {"candidates": 2, "rounds": 1, "measure_s": 1, "capacity": 1}
-    study = cli.study(server={"ports": fixed_ports()}, finals=finals)
+    # Ten milliseconds a request: on a busy machine, one would not be the same for the canary.
+    model = own_model(cli.folder / "repository", "time.sleep(0.01)")
+    study = cli.study(model=model, server={"ports": fixed_ports()}, finals=finals)
     kept: dict[str, Any] = {}
     for number, moment in enumerate(STAGES):
         running = cli.tune(study, *(["--resume"] if number else []))

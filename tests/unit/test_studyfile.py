@@ -258,6 +258,11 @@ def test_a_budget_need_not_hold_the_longest_warm_up(tmp_path: Path) -> None:
     assert "measure_s + saturation_s is 15 s" in refusal(tmp_path, GOOD + "budget: {minutes: 0.2}")
 
 
+def test_a_budget_that_the_finals_alone_use_up_is_refused(tmp_path: Path) -> None:
+    text = GOOD + "finals: {rounds: 50, measure_s: 60}\n"
+    assert "is less than the finals alone take: 200 runs of 60 s" in refusal(tmp_path, text)
+
+
 EVERY_KEY = (
     GOOD.replace("arrival: poisson", "warmup_s: 5\n  measure_max_s: 30")
     + """\
