@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from autotune.core.evidence import evidence_among
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.sla import Finding, Outcome, Sla, judge_together
@@ -97,12 +98,10 @@ class Capacity:
 
 def probes_of(measurements: Sequence[Measurement], sla: Sla) -> tuple[Probe, ...]:
     """By rate, lowest first: a trial's valid probes for its capacity and what it is judged by at
-    the rate of its workload, which is the finals' measurements or the search's last."""
-    valid = [m for m in measurements if m.valid]
-    own = [m for m in valid if m.purpose in {Purpose.TRIAL, Purpose.CANARY}][-1:]
-    finals = [m for m in valid if m.purpose is Purpose.FINAL]
+    the rate of its workload (see `autotune.core.evidence`)."""
+    probed = (m for m in measurements if m.valid and m.purpose is Purpose.CAPACITY)
     rates: dict[float, list[Measurement]] = {}
-    for measured in (*(finals or own), *(m for m in valid if m.purpose is Purpose.CAPACITY)):
+    for measured in (*evidence_among(measurements), *probed):
         rates.setdefault(_offered(measured), []).append(measured)
     return tuple(_probe(qps, rates[qps], sla) for qps in sorted(rates))
 

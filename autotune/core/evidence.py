@@ -17,19 +17,28 @@ _NORMAL_95 = 1.96
 
 
 def evidence(trial: Trial) -> tuple[Measurement, ...]:
-    """The valid measurements that a trial is judged by.
+    """The valid measurements that a trial is judged by: see `evidence_among`."""
+    return evidence_among(trial.measurements)
 
-    The finals' where there are any: the search's own is the best of many, and so flattered by its
-    luck (the winner's curse). Else the last of the search's or the canary's.
+
+def evidence_among(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """The search's `latest` and all of the finals', of one trial, in that order; to be pooled.
+
+    The search's is the best of many, and so flattered by its luck (the winner's curse). The finals'
+    fresh ones thin that out, and where they contradict it the pooled interval grows (see
+    `estimate`). It is not thrown away: its window may be three times as long as theirs, and without
+    it what the search has settled would be undecided again.
     """
-    finals = trial.of(Purpose.FINAL)
-    return finals or latest(trial)
+    finals = tuple(m for m in measurements if m.valid and m.purpose is Purpose.FINAL)
+    return (*latest(measurements), *finals)
 
 
-def latest(trial: Trial) -> tuple[Measurement, ...]:
-    """The last valid measurement of the search or the canary, alone; empty where there is none."""
-    own = {Purpose.TRIAL, Purpose.CANARY}
-    return tuple(m for m in trial.measurements if m.valid and m.purpose in own)[-1:]
+def latest(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """The last valid one of the search, alone; where there is none the last of the canary's, which
+    is cut short on purpose; empty where there is neither."""
+    valid = [m for m in measurements if m.valid]
+    search = [m for m in valid if m.purpose is Purpose.TRIAL]
+    return tuple((search or [m for m in valid if m.purpose is Purpose.CANARY])[-1:])
 
 
 def estimate(measurements: Sequence[Measurement], metric: str) -> Estimate | None:
@@ -44,11 +53,10 @@ def estimate(measurements: Sequence[Measurement], metric: str) -> Estimate | Non
     """
     if metric == "error_rate":
         return _error_rate(measurements)
-    if len(measurements) == 1:
-        (measurement,) = measurements
-        value = _finite(measurement.metric(metric))
-        return None if value is None else Estimate(value, measurement.intervals.get(metric))
     known = [(m, value) for m in measurements if (value := _finite(m.metric(metric))) is not None]
+    if len(known) == 1:
+        ((measurement, value),) = known
+        return Estimate(value, measurement.intervals.get(metric))
     parts = [part for m, value in known if (part := _part(m, metric, value)) is not None]
     if parts:
         return _pooled(parts)

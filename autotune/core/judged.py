@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core.capacity import Capacity, capacity_of
-from autotune.core.evidence import estimate, evidence, latest
+from autotune.core.evidence import estimate, evidence
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.measurement import METRICS, Measurement, Purpose, Traffic
 from autotune.core.plain import finite
@@ -81,11 +81,9 @@ class Judged:
         return max(0.0, *(v for verdict in self.verdicts for v in verdict.violations))
 
     def estimate(self, name: str) -> Estimate | None:
-        """Of a metric, from the evidence; of what that does not tell, such as a saturation that
-        only the search measures, from the last measurement of the search."""
+        """Of a metric, from the evidence."""
         if name not in self._known:
-            known = estimate(self.evidence, name)
-            self._known[name] = known or estimate(latest(self.trial), name)
+            self._known[name] = estimate(self.evidence, name)
         return self._known[name]
 
     def metric(self, name: str) -> float | None:

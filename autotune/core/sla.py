@@ -10,7 +10,7 @@ from enum import StrEnum
 from autotune.core.errors import InputRefused
 from autotune.core.evidence import estimate
 from autotune.core.intervals import Estimate, Interval
-from autotune.core.measurement import PERCENTILES, Ended, Measurement, label
+from autotune.core.measurement import PERCENTILES, Ended, Measurement, Purpose, label
 from autotune.core.wording import span
 
 EDGE_REQUESTS = 2
@@ -179,10 +179,24 @@ def _judge_limit(measurements: Sequence[Measurement], limit: Limit) -> Finding:
     if outcome is Outcome.MEETS and known.interval is None and scheduled < needed:
         reason = (
             f"{label(limit.metric)} rests on {scheduled} requests;"
-            f" at least {needed} are needed: raise measure_s"
+            f" at least {needed} are needed:"
+            f" raise {_more_of(measurements, 'workload.measure_s')}"
         )
         return _finding(limit, known, Outcome.UNDECIDED, margin, reason)
+    if outcome is Outcome.UNDECIDED and known.interval is not None:
+        reason = (
+            f"{_shown(limit, known)} (95% interval {span(known.interval)}) straddles"
+            f" {_bound(limit)}: raise {_more_of(measurements, 'workload.measure_max_s')}"
+        )
+        return _finding(limit, known, outcome, margin, reason)
     return _finding(limit, known, outcome, margin, _reason(limit, known, margin, outcome))
+
+
+def _more_of(measurements: Sequence[Measurement], window: str) -> str:
+    """The key of the study file that gives more to judge by: the finals' windows are of a fixed
+    length, and there may be more of them."""
+    finals = any(measurement.purpose is Purpose.FINAL for measurement in measurements)
+    return "finals.rounds" if finals else window
 
 
 def _outcome(limit: Limit, known: Estimate) -> Outcome:
@@ -207,16 +221,18 @@ def _samples_needed(metric: str) -> int:
     return enough_samples(float(metric[1:-3]))
 
 
-def _reason(limit: Limit, known: Estimate, margin: float, outcome: Outcome) -> str:
+def _shown(limit: Limit, known: Estimate) -> str:
     if limit.metric == "error_rate":
-        shown, bound = f"error rate {known.value:.2%}", f"{limit.limit:.2%}"
-    else:
-        shown, bound = f"{label(limit.metric)} {known.value:.1f} ms", f"{limit.limit:g} ms"
-    if outcome is Outcome.UNDECIDED and known.interval is not None:
-        return (
-            f"{shown} (95% interval {span(known.interval)}) straddles {bound}:"
-            " raise workload.measure_max_s"
-        )
+        return f"error rate {known.value:.2%}"
+    return f"{label(limit.metric)} {known.value:.1f} ms"
+
+
+def _bound(limit: Limit) -> str:
+    return f"{limit.limit:.2%}" if limit.metric == "error_rate" else f"{limit.limit:g} ms"
+
+
+def _reason(limit: Limit, known: Estimate, margin: float, outcome: Outcome) -> str:
+    shown, bound = _shown(limit, known), _bound(limit)
     if known.interval is not None:
         shown += f" ({span(known.interval)})"
     if outcome is Outcome.MEETS:

@@ -232,16 +232,18 @@ def test_the_capacity_can_be_taken_from_stored_measurements():
     assert found.interval == Interval(100.0, 121.0)
 
 
-def test_at_the_workloads_rate_the_finals_count_and_not_the_search():
+def test_at_the_workloads_rate_the_search_and_the_finals_count_together():
     measurements = [
-        _measured(100.0, 60.0, Purpose.TRIAL),
+        _measured(100.0, 10.0, Purpose.TRIAL),
+        _measured(100.0, 22.0, Purpose.TRIAL),
         _measured(100.0, 20.0, Purpose.FINAL),
-        _measured(100.0, 20.0, Purpose.FINAL),
+        _measured(100.0, 21.0, Purpose.FINAL),
+        _measured(100.0, 90.0, Purpose.CANARY),
     ]
     (probe,) = probes_of(measurements, SLA)
     assert probe.outcome is Outcome.MEETS
     assert probe.estimate is not None
-    assert probe.estimate.value == pytest.approx(20.0)
+    assert probe.estimate.value == pytest.approx((20 * 21 * 22) ** (1 / 3))
 
 
 def test_of_several_limits_the_one_nearest_to_being_broken_counts():

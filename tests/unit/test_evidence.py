@@ -12,6 +12,8 @@ from autotune.core.intervals import Interval
 from autotune.core.measurement import Purpose
 from tests.unit.made_trials import made_load, made_measurement, made_trial
 
+OTHERS = [p for p in Purpose if p not in {Purpose.TRIAL, Purpose.CANARY, Purpose.FINAL}]
+
 
 def p95(value, low, high, *, seed=None):
     return made_measurement(
@@ -36,19 +38,29 @@ def test_the_last_valid_measurement_of_the_search_is_the_evidence():
     assert evidence(made_trial(0, first, last, odd)) == (last,)
 
 
-def test_a_canary_after_the_search_replaces_its_measurement():
-    canary = made_measurement(p95=20, purpose=Purpose.CANARY)
-    assert evidence(made_trial(0, made_measurement(), canary)) == (canary,)
+def test_a_canary_which_is_cut_short_does_not_replace_the_search():
+    search, canary = made_measurement(), made_measurement(p95=20, purpose=Purpose.CANARY)
+    assert evidence(made_trial(0, search, canary)) == (search,)
 
 
-def test_the_finals_replace_what_the_search_measured():
+def test_the_last_canary_is_evidence_where_the_search_is_not_believed():
+    odd = made_measurement(invalid=("the machine changed",))
+    early, late = (made_measurement(p95=p, purpose=Purpose.CANARY) for p in (20.0, 21.0))
+    assert evidence(made_trial(0, odd, early, late)) == (late,)
+
+
+def test_the_finals_stand_beside_what_the_search_measured_last():
+    early, search = made_measurement(p95=9), made_measurement(p95=10)
     finals = tuple(made_measurement(p95=p, purpose=Purpose.FINAL) for p in (20.0, 22.0))
-    assert evidence(made_trial(0, made_measurement(p95=10), *finals)) == finals
+    odd = made_measurement(purpose=Purpose.FINAL, invalid=("late",))
+    trial = made_trial(0, early, search, finals[0], odd, finals[1])
+    assert evidence(trial) == (search, *finals)
 
 
-@pytest.mark.parametrize("purpose", [Purpose.CAPACITY, Purpose.ROBUST, Purpose.CONFIRM])
-def test_other_traffic_and_the_confirmation_are_no_evidence(purpose):
-    assert evidence(made_trial(0, made_measurement(purpose=purpose))) == ()
+@pytest.mark.parametrize("purpose", OTHERS)
+def test_what_was_measured_for_something_else_is_no_evidence(purpose):
+    search, other = made_measurement(), made_measurement(p95=20, purpose=purpose)
+    assert evidence(made_trial(0, search, other)) == (search,)
 
 
 def test_a_purpose_gives_its_valid_measurements_in_order():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from autotune.core.errors import InputRefused
 from autotune.core.intervals import Interval
-from autotune.core.measurement import Ended
+from autotune.core.measurement import Ended, Purpose
 from autotune.core.sla import Outcome, Sla, enough_samples, judge, judge_together
 from tests.unit.made_trials import made_load, made_measurement
 
@@ -147,6 +147,13 @@ def test_an_interval_across_the_limit_is_undecided_wherever_its_value_lies(value
     assert verdict.reasons[0] == (
         f"p95 {value:.1f} ms (95% interval 65–101) straddles 80 ms: raise workload.measure_max_s"
     )
+
+
+def test_what_is_undecided_after_the_finals_asks_for_more_of_them():
+    runs = [within(65.0, 101.0, p95=75.0, purpose=p) for p in (Purpose.TRIAL, Purpose.FINAL)]
+    assert judge_together(runs, SLA).reasons[0].endswith("straddles 80 ms: raise finals.rounds")
+    few = made_measurement(load=made_load(scheduled=100), purpose=Purpose.FINAL)
+    assert judge(few, SLA).reasons[0].endswith("are needed: raise finals.rounds")
 
 
 def test_what_a_search_is_told_comes_from_the_value_and_not_from_the_interval():
