@@ -12,8 +12,12 @@ from autotune.core.judged import Judged
 from autotune.core.measurement import METRICS
 
 TELLING = 0.02
-"""A difference of less than this share is not worth a sentence, and where there is no interval to
-tell the noise by, it is taken for noise."""
+"""A difference of less than this share is not worth a sentence."""
+BEYOND_NOISE = 0.1
+"""Where there is no interval to tell the noise by, a difference of less than this share is taken
+for noise."""
+_EXACT = {"instances"}
+"""Counted, not measured: every difference is one."""
 _FLIPPED = {Relation.BETTER: Relation.WORSE, Relation.WORSE: Relation.BETTER}
 
 
@@ -23,7 +27,7 @@ class Contrast:
 
     ``effect`` is the change as a share of ``before`` (infinite from 0). ``relation`` says whether
     the other is better in the metric's own direction; None where there is nothing to tell the noise
-    by. ``interval`` is the effect's 95% interval, from ``pairs`` interleaved runs of the two; None
+    by, and then what is ``clear`` is so by its size alone. ``interval`` is the effect's 95% interval, from ``pairs`` interleaved runs of the two; None
     where they were only measured apart.
     """
 
@@ -42,7 +46,12 @@ class Contrast:
     @property
     def clear(self) -> bool:
         """Whether the difference is beyond the noise."""
-        return not self.tie and (self.relation is not None or abs(self.effect) >= TELLING)
+        return not self.tie and (self.relation is not None or abs(self.effect) >= BEYOND_NOISE)
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is clear by more than its size: by intervals, or by counting."""
+        return self.clear and self.relation is not None
 
     @property
     def telling(self) -> bool:
@@ -90,12 +99,7 @@ class Contrasts:
                 interval=comparison.interval,
                 pairs=comparison.pairs,
             )
-        if first.interval is None or second.interval is None:
-            return plain
-        if first.interval.overlaps(second.interval):
-            return replace(plain, relation=Relation.TIE)
-        better = plain.advantage > 0
-        return replace(plain, relation=Relation.BETTER if better else Relation.WORSE)
+        return replace(plain, relation=_relation(plain, first.interval, second.interval))
 
     def among(self, one: Judged, other: Judged, metrics: Iterable[str]) -> list[Contrast]:
         """Those of the metrics that are known of both."""
@@ -111,6 +115,18 @@ class Contrasts:
         forth = self.comparisons.get((one, other, metric))
         back = self.comparisons.get((other, one, metric))
         return forth if back is None else _reversed(back)
+
+
+def _relation(contrast: Contrast, one: Interval | None, other: Interval | None) -> Relation | None:
+    """Of two that were only measured apart."""
+    if contrast.metric in _EXACT:
+        if not contrast.effect:
+            return None
+    elif one is None or other is None:
+        return None
+    elif one.overlaps(other):
+        return Relation.TIE
+    return Relation.BETTER if contrast.advantage > 0 else Relation.WORSE
 
 
 def _effect(before: float, after: float) -> float:

@@ -172,21 +172,25 @@ class Ranking:
 
     def _dominates(self, one: Judged, other: Judged, contrasts: Contrasts) -> bool:
         """Whether one costs no more than the other and is nowhere worse, and is cheaper or
-        somewhere better: all of it by more than the noise."""
+        somewhere better: all of it by more than the noise. Where it is so for sure, what is only
+        worse by its size, without an interval, does not outweigh it."""
         ours, theirs = self.costs[one.number], self.costs[other.number]
         if one is other or any(a > b for a, b in zip(ours, theirs, strict=True)):
             return False
-        better = ours != theirs
+        sure, better, worse = ours != theirs, False, False
         for dimension in self.over:
             contrast = contrasts.between(one, other, dimension.metric)
             if contrast is None:
                 return False
             if dimension.bucketed or not contrast.clear:
                 continue
-            if (contrast.effect > 0) == dimension.maximize:
+            if (contrast.effect < 0) == dimension.maximize:
+                sure, better = sure or contrast.sure, True
+            elif contrast.sure:
                 return False
-            better = True
-        return better
+            else:
+                worse = True
+        return sure or (better and not worse)
 
 
 def rank(

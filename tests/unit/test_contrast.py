@@ -48,10 +48,20 @@ def test_intervals_apart_say_which_is_better():
     assert p95(fast, slow).relation is Relation.WORSE
 
 
-def test_without_intervals_nothing_is_a_tie_and_a_hundredth_is_not_clear():
-    found = p95(judged(0, 40.0), judged(1, 40.4))
-    assert (found.relation, found.clear) == (None, False)
-    assert p95(judged(0, 40.0), judged(1, 50.0)).clear
+def test_without_intervals_nothing_is_a_tie_and_less_than_a_tenth_is_not_clear():
+    found = p95(judged(0, 40.0), judged(1, 43.0))
+    assert (found.relation, found.clear, found.telling) == (None, False, False)
+    larger = p95(judged(0, 40.0), judged(1, 50.0))
+    assert (larger.clear, larger.sure) == (True, False)
+
+
+def test_instances_are_counted_so_that_any_difference_is_sure():
+    found = Contrasts.of([]).between(judged(0, instances=20), judged(1, instances=21), "instances")
+    assert found is not None
+    assert (found.relation, found.sure) == (Relation.WORSE, True)
+    same = Contrasts.of([]).between(judged(0), judged(1), "instances")
+    assert same is not None
+    assert (same.relation, same.clear) == (None, False)
 
 
 def test_a_comparison_run_against_run_outweighs_the_intervals():

@@ -371,6 +371,25 @@ def test_a_tie_in_latency_does_not_win_against_what_is_clearly_better_at_the_sam
     assert decision.ties == ()
 
 
+@pytest.mark.parametrize("utilization", [0.0975, 0.05])
+def test_a_difference_without_an_interval_does_not_save_a_tie_that_is_clearly_beaten(utilization):
+    trials = (
+        near(0, 40.0, saturation=100.0, utilization=0.1),
+        near(3, 40.0, saturation=150.0, utilization=utilization),
+    )
+    assert decided(*trials).pick == 3
+
+
+def test_two_differences_without_an_interval_are_weighed_and_neither_beats_the_other():
+    objectives = tuple(Objective.of(m) for m in ("p95_ms", "utilization", "max_ms"))
+    trials = (
+        near(0, 40.0, utilization=0.2, load=made_load(p95=40.0, p99=50.0)),
+        near(3, 39.0, utilization=0.4, load=made_load(p95=39.0, p99=70.0)),
+    )
+    decision = decided(*trials, objectives=objectives, rule=PickRule.FASTEST)
+    assert (decision.pick, decision.ties) == (0, (0, 3))
+
+
 def test_what_is_first_by_noise_alone_gives_way_to_what_is_clearly_better_otherwise():
     trials = near(1, 38.0, saturation=100.0), near(2, 38.5, saturation=150.0)
     assert decided(*trials, rule=PickRule.FASTEST).pick == 2
