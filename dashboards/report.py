@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from autotune.core.capacity import capacity_of
+from autotune.core.comparison import Comparison, Relation
 from autotune.core.explain import shown
 from autotune.core.intervals import Interval
 from autotune.core.judged import Probe
@@ -22,7 +23,7 @@ from autotune.core.records import StudyRecord
 from autotune.core.sla import Sla
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
-from autotune.core.wording import ENDED, change_span, disbelieved, percent, span
+from autotune.core.wording import change_span, disbelieved, ended_words, in_kinds, percent, span
 from autotune.core.workload import ArrivalKind, Workload
 from dashboards.figures import data, draw
 from dashboards.figures.data import Entry, Standing, label
@@ -67,7 +68,9 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "table": _table(found),
         "cast": cast,
         "counts": _counts(found),
-        "comparisons": [_compared(one) for one in told.get("comparisons", ())],
+        "comparisons": [_compared(one, told.get("pick")) for one in told.get("comparisons", ())],
+        "batches": _batch_words(cast),
+        "bounds": in_kinds(e.saturation_bound for e in found if e.saturation_bound),
         "capacity": _capacity(found, sla),
         "nearby": [one for entry in found for one in _nearby(entry, sla)],
         "disbelieved": disbelieved(trials),
@@ -126,7 +129,14 @@ class _Cast:
 
     @property
     def words(self) -> str:
-        return "pick" if self.pick is not None else "nearest miss"
+        if self.pick is not None or self.miss is None:
+            return "pick" if self.pick is not None else "nearest miss"
+        return data.called(self.miss)
+
+    @property
+    def changes(self) -> bool:
+        """Whether another configuration than the default is shown."""
+        return self.default is None or self.shown is not self.default
 
     @property
     def pairs(self) -> list[tuple[str, Entry]]:
@@ -208,7 +218,8 @@ def _key_figures(cast: _Cast, sla: Sla) -> list[dict[str, Any]]:
 
 
 def _key_figure(cast: _Cast, metric: str) -> dict[str, Any]:
-    before = cast.default.metric(metric) if cast.default else None
+    default = cast.default if cast.changes else None
+    before = default.metric(metric) if default else None
     after = cast.shown.metric(metric) if cast.shown else None
     change = None
     if before and after is not None and before != after:
@@ -216,13 +227,17 @@ def _key_figure(cast: _Cast, metric: str) -> dict[str, Any]:
     better = change is not None and (change > 0) == METRICS[metric].maximize
     return {
         "label": label(metric),
-        "before": shown(metric, before),
-        "after": shown(metric, after),
+        "before": _value(default, metric) if cast.changes else "",
+        "after": _value(cast.shown, metric),
         "interval": _interval(cast.shown, metric),
         "change": None if change is None else _change(change),
         "better": better and metric != "utilization",
         "note": _source(cast, metric),
     }
+
+
+def _value(entry: Entry | None, metric: str) -> str:
+    return shown(metric, None) if entry is None else draw.value_words(entry, metric)
 
 
 def _change(change: float) -> str:
@@ -239,6 +254,8 @@ def _source(cast: _Cast, metric: str) -> str:
     if measurement is None:
         return ""
     telemetry = measurement.telemetry
+    if metric == "saturation_qps" and cast.shown is not None:
+        return cast.shown.saturation_bound
     sources = {"utilization": telemetry.source, "memory_mb": telemetry.memory_source}
     return (sources.get(metric) or "").replace("_", " ")
 
@@ -279,6 +296,15 @@ def _splits(
     rows = ((name, data.of_number(found, number)) for number, name in list(named.items())[:most])
     splits = (data.split(name, entry.measurement) for name, entry in rows if entry is not None)
     return [one for one in splits if one is not None]
+
+
+def _batch_words(cast: _Cast) -> str:
+    """Of batches that were all of one size, of which a figure would say nothing."""
+    found = data.batches(cast.shown.measurement if cast.shown else None)
+    if found is None or len(found.sizes) > 1:
+        return ""
+    (size,), (count,), (took_ms,) = found.sizes, found.executions, found.compute_ms
+    return f"All {count:,} executions were batches of {size}, {took_ms:.2f} ms each."
 
 
 # ----------------------------------------------------------------------------------- the trials
@@ -331,8 +357,8 @@ def _window_cell(entry: Entry) -> Cell:
     """How long the window was, and why it closed."""
     if entry.measurement is None:
         return Cell(text="–", sort=None)
-    load = entry.measurement.load
-    return Cell(text=f"{load.window_s:.1f} s", sort=load.window_s, beside=ENDED[load.ended])
+    window_s = entry.measurement.load.window_s
+    return Cell(text=f"{window_s:.1f} s", sort=window_s, beside=ended_words(entry.measurement))
 
 
 def _parameter(candidate: Mapping[str, Any], name: str) -> Cell:
@@ -355,7 +381,8 @@ def _metric_cell(entry: Entry, metric: str) -> Cell:
     value = entry.metric(metric)
     if value is None:
         return Cell(text="–", sort=None)
-    return Cell(text=shown(metric, value), sort=value, beside=_interval(entry, metric))
+    text = draw.value_words(entry, metric)
+    return Cell(text=text, sort=value, beside=_interval(entry, metric))
 
 
 _COUNTED = {Standing.MEETS: "meet the SLA", Standing.MISSES: "miss it"}
@@ -368,16 +395,23 @@ def _counts(found: Sequence[Entry]) -> str:
 
 
 # ------------------------------------------------------------------------- finals, robust choice
-def _compared(one: Mapping[str, Any]) -> dict[str, Any]:
-    low, high = one["interval"]
+def _compared(stored: Mapping[str, Any], pick: int | None) -> dict[str, Any]:
+    """The pick against the other, whichever way round they were compared."""
+    low, high = stored["interval"]
+    one = Comparison(
+        **{name: stored[name] for name in ("first", "second", "metric", "effect", "pairs")},
+        interval=Interval(low=low, high=high),
+        relation=Relation(stored["relation"]),
+    )
+    seen = one.turned() if one.first == pick else one
     return {
-        "second": one["second"],
-        "first": one["first"],
-        "metric": label(one["metric"]),
-        "effect": percent(one["effect"]),
-        "interval": change_span(Interval(low=low, high=high)),
-        "pairs": one["pairs"],
-        "relation": one["relation"],
+        "second": seen.second,
+        "first": seen.first,
+        "metric": label(seen.metric),
+        "effect": percent(seen.effect),
+        "interval": change_span(seen.interval),
+        "pairs": seen.pairs,
+        "relation": str(seen.relation),
     }
 
 
@@ -388,7 +422,8 @@ def _capacity(found: Sequence[Entry], sla: Sla) -> list[dict[str, Any]]:
         {
             "trial": entry.number,
             "capacity": str(capacity),
-            "saturation": shown("saturation_qps", entry.metric("saturation_qps")),
+            "saturation": draw.value_words(entry, "saturation_qps"),
+            "bounded": bool(entry.saturation_bound),
             "interval": _interval(entry, "saturation_qps"),
             "share": capacity.saturation_share,
         }

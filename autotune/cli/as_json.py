@@ -16,6 +16,7 @@ from autotune.core.savings import savings
 from autotune.core.sla import Sla, judge
 from autotune.core.study import Study
 from autotune.core.trial import Trial
+from autotune.core.wording import saturation_bound
 from autotune.tuner.answer import Answer
 
 
@@ -23,7 +24,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
     return {
         "study": study_json(answer.record),
         "meets": answer.exported_to is not None,
-        "exported_to": None if answer.exported_to is None else str(answer.exported_to),
+        "exported_to": None if answer.exported_to is None else str(answer.exported_to.absolute()),
         "stopped_because": answer.stopped_because,
         "wall_s": round(answer.wall_s, 1),
         "load_s": round(answer.load_s, 1),
@@ -112,6 +113,7 @@ def _measurement_json(measurement: Measurement, sla: Sla) -> dict[str, Any]:
         "window_s": load.window_s,
         "ended": load.ended,
         "saturation_s": measurement.saturation_s,
+        "saturation_bound": saturation_bound([measurement]) or None,
         "utilization_source": telemetry.source,
         "memory_source": telemetry.memory_source,
         "foreign_cpu": telemetry.foreign_cpu,

@@ -10,7 +10,7 @@ from autotune.cli.as_json import comparisons_json, study_json
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
 from autotune.cli.progress import listener
-from autotune.cli.tables import RELATION_STYLES, comparisons_table
+from autotune.cli.tables import RELATION_STYLES, comparisons_sheet
 from autotune.cli.words import candidate_words
 from autotune.core.comparison import Relation
 from autotune.core.measurement import label
@@ -63,7 +63,7 @@ def print_compared(compared: Compared) -> None:
     for trial in compared.trials:
         Console.plain(f"  trial {trial.number}: {candidate_words(trial.candidate)}")
     Console.plain("")
-    Console.out.print(comparisons_table(compared.comparisons))
+    comparisons_sheet(compared.comparisons).print()
 
 
 def _verdict(compared: Compared) -> Text:

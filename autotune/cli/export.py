@@ -35,6 +35,7 @@ def command(study: str, trial: int | None, out: Path, db: str, as_json: bool) ->
         raise InputRefused("a trial's number counts from 0", value=trial)
     with open_store(db, create=False) as store:
         exported = export_stored(store, study, trial=trial, out=out)
+    exported["files"] = [str(Path(path).absolute()) for path in exported["files"]]
     if as_json:
         Console.document(exported)
     else:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from autotune.bootstrap import StoredStudy
 from autotune.cli.console import Console
-from autotune.cli.tables import capacity_table, comparisons_table, nearby_table, print_trials
+from autotune.cli.tables import capacity_sheet, comparisons_sheet, nearby_sheet, print_trials
 from autotune.cli.words import candidate_words, duration
 from autotune.core.decision import Decision
 from autotune.core.study import Study
@@ -86,15 +86,15 @@ def _print_after_the_search(study: Study, trials: Sequence[Trial], decision: Dec
     """The finals' comparisons, capacity, and who was measured under other traffic."""
     if decision.comparisons:
         _heading("Run in turns, under the same arrivals")
-        Console.out.print(comparisons_table(decision.comparisons))
-    capacity = capacity_table(trials, study.sla)
+        comparisons_sheet(decision.comparisons, decision.pick).print()
+    capacity = capacity_sheet(trials, study.sla)
     if capacity is not None:
         _heading("How much they can take")
-        Console.out.print(capacity)
-    nearby = nearby_table(decision.judged, study.sla)
+        capacity.print()
+    nearby = nearby_sheet(decision.judged, study.sla)
     if nearby is not None:
         _heading("Under other traffic")
-        Console.out.print(nearby)
+        nearby.print()
 
 
 def _print_warnings(warnings: Sequence[str]) -> None:

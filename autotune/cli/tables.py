@@ -1,4 +1,4 @@
-"""Tables for people, in 80 columns and better in 120."""
+"""Tables for people, in 60 columns, and better in 120."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.console import Console
-from autotune.cli.words import candidate_words, number, share
+from autotune.cli.words import candidate_words, number, share, unjudged_words
 from autotune.core.capacity import capacity_of
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.decision import Decision
+from autotune.core.evidence import latest
 from autotune.core.intervals import Estimate
 from autotune.core.judged import Judged, Probe, judge_trial
 from autotune.core.measurement import label
 from autotune.core.records import StudyRecord
 from autotune.core.sla import Outcome, Sla, Verdict
 from autotune.core.trial import Trial
-from autotune.core.wording import change_span, percent, span
+from autotune.core.wording import (
+    IN_DOUBT,
+    change_span,
+    in_kinds,
+    percent,
+    rate_words,
+    saturation_bound,
+    span,
+)
 
 VERDICT_STYLES = {Outcome.MEETS: "green", Outcome.MISSES: "red", Outcome.UNDECIDED: "yellow"}
 RELATION_STYLES = {Relation.BETTER: "green", Relation.WORSE: "red", Relation.TIE: "yellow"}
@@ -31,7 +40,8 @@ GAP = "  "
 # ------------------------------------------------------------------------------------ the trials
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A measured trial has ``cells``, in the order of the header; another one has ``state``."""
+    """A judged trial has ``cells``, in the order of the header; another one has ``state``.
+    ``bound`` says why its saturation is a lower bound, where it is."""
 
     mark: str
     configuration: str
@@ -39,6 +49,7 @@ class _Row:
     verdict: Text | None = None
     state: str = ""
     picked: bool = False
+    bound: str = ""
 
 
 def print_trials(trials: Iterable[Trial], sla: Sla, decision: Decision | None) -> None:
@@ -54,6 +65,8 @@ def print_trials(trials: Iterable[Trial], sla: Sla, decision: Decision | None) -
     Console.out.print(layout.header(), soft_wrap=True)
     for row in rows:
         layout.print(row)
+    for note in in_kinds(row.bound for row in rows if row.bound):
+        Console.hanging(Text(note, style="dim"), "  ≥  ")
 
 
 def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
@@ -62,22 +75,34 @@ def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
     name = candidate_words(trial.candidate) + (" (now)" if trial.number == 0 else "")
     judged = judge_trial(trial, sla)
     if judged is None:
-        reason = trial.reason.splitlines()[0] if trial.reason else ""
-        state = f"{trial.state}: {reason}" if reason else str(trial.state)
-        return _Row(mark=mark, configuration=name, state=state)
+        return _Row(mark=mark, configuration=name, state=unjudged_words(trial))
     latency, saturation = judged.estimate(sla.tightest_metric), judged.estimate("saturation_qps")
     cells = (
         mark,
         number(None if latency is None else latency.value),
         _beside(latency),
-        number(None if saturation is None else saturation.value, unit="/s"),
+        _saturation(judged),
         _beside(saturation),
         share(judged.metric("utilization")),
         number(judged.metric("memory_mb"), 0, " MB"),
     )
     return _Row(
-        mark=mark, configuration=name, cells=cells, verdict=verdict_words(judged), picked=picked
+        mark=mark,
+        configuration=name,
+        cells=cells,
+        verdict=verdict_words(judged),
+        picked=picked,
+        bound=_bound(judged),
     )
+
+
+def _saturation(judged: Judged) -> str:
+    known = judged.metric("saturation_qps")
+    return "–" if known is None else rate_words(known, bounded=bool(_bound(judged)))
+
+
+def _bound(judged: Judged) -> str:
+    return saturation_bound((*latest(judged.trial.measurements), *judged.evidence))
 
 
 def _beside(known: Estimate | None) -> str:
@@ -114,7 +139,8 @@ class _Layout:
         below = " " * (self.widths[0] + len(GAP))
         if row.verdict is None:
             Console.plain(f"{row.mark:>{self.widths[0]}}{GAP}{row.configuration}")
-            Console.hanging(Text(row.state, style="red"), below)
+            doubted = row.state.startswith(IN_DOUBT)
+            Console.hanging(Text(row.state, style="yellow" if doubted else "red"), below)
             return
         style = "bold" if row.picked else ""
         line = Text.assemble(self._line(row.cells, row.configuration), GAP, row.verdict)
@@ -164,24 +190,76 @@ def _margin(verdict: Verdict) -> str:
 
 
 # ------------------------------------------------------------------------------ after the search
-def _plain_table() -> Table:
-    return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """``below``: where the table is too wide for the terminal, its cells stand on a line of their
+    own below each row, in this form."""
+
+    name: str
+    right: bool = False
+    below: str = ""
 
 
-def nearby_table(judged: Iterable[Judged], sla: Sla) -> Table | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A table of which a row takes one line, or two in a narrow terminal."""
+
+    columns: tuple[_Column, ...]
+    rows: Sequence[tuple[str | Text, ...]]
+
+    def print(self) -> None:
+        kept = list(range(len(self.columns)))
+        if self._width(kept) > Console.out.width:
+            kept = [i for i in kept if not self.columns[i].below]
+        heads = tuple(column.name for column in self.columns)
+        Console.out.print(self._line(heads, kept), style="dim", soft_wrap=True)
+        for row in self.rows:
+            Console.out.print(self._line(row, kept), soft_wrap=True)
+            told = [
+                column.below.format(cell)
+                for i, (column, cell) in enumerate(zip(self.columns, row, strict=True))
+                if i not in kept and cell
+            ]
+            if told:
+                Console.hanging(Text(" ".join(told), style="dim"), " " * 7)
+
+    def _line(self, cells: Sequence[str | Text], kept: Sequence[int]) -> Text:
+        line = Text()
+        for i in kept:
+            cell, gap = cells[i], GAP if line else ""
+            space = " " * (self._widths[i] - len(cell))
+            line.append(gap + (space if self.columns[i].right else ""))
+            line.append(cell)
+            line.append("" if self.columns[i].right else space)
+        line.rstrip()
+        return line
+
+    def _width(self, kept: Sequence[int]) -> int:
+        return sum(self._widths[i] for i in kept) + len(GAP) * (len(kept) - 1)
+
+    @property
+    def _widths(self) -> list[int]:
+        columns = zip(*self.rows, strict=True)
+        return [
+            max(map(len, (column.name, *cells)))
+            for column, cells in zip(self.columns, columns, strict=True)
+        ]
+
+
+def nearby_sheet(judged: Iterable[Judged], sla: Sla) -> Sheet | None:
     """A row per trial, rate and burstiness that was probed, with the tightest latency; None where
     nothing was."""
-    table = _plain_table()
-    table.add_column("trial", justify="right")
-    table.add_column("rate", justify="right", no_wrap=True)
-    table.add_column("arrivals", no_wrap=True)
-    table.add_column(sla.tightest_metric.replace("_ms", " ms"), justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for trial in judged:
-        for probe in trial.probes:
-            table.add_row(str(trial.number), *_probed(probe, sla))
-    return table if table.row_count else None
+    latency = sla.tightest_metric.replace("_ms", " ms")
+    columns = (
+        _Column(name="trial", right=True),
+        _Column(name="rate", right=True),
+        _Column(name="arrivals"),
+        _Column(name=latency, right=True, below=latency + " {}"),
+        _Column(name="", below="{}"),
+        _Column(name="verdict"),
+    )
+    rows = [(str(t.number), *_probed(probe, sla)) for t in judged for probe in t.probes]
+    return Sheet(columns=columns, rows=rows) if rows else None
 
 
 def _probed(probe: Probe, sla: Sla) -> tuple[str | Text, ...]:
@@ -196,36 +274,40 @@ def _probed(probe: Probe, sla: Sla) -> tuple[str | Text, ...]:
     )
 
 
-def capacity_table(trials: Iterable[Trial], sla: Sla) -> Table | None:
+def capacity_sheet(trials: Iterable[Trial], sla: Sla) -> Sheet | None:
     """A row per trial whose capacity was probed, beside its saturation; None where none was."""
-    table = _plain_table()
-    table.add_column("trial", justify="right")
-    table.add_column("meets the SLA up to", no_wrap=True)
-    table.add_column("saturates", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
+    columns = (
+        _Column(name="trial", right=True),
+        _Column(name="meets the SLA up to"),
+        _Column(name="saturates", below="saturates at {}"),
+        _Column(name="share", right=True),
+    )
+    rows = []
     for trial in trials:
         judged, capacity = judge_trial(trial, sla), capacity_of(trial.measurements, sla)
         if judged is not None and capacity is not None:
             known = judged.estimate("saturation_qps")
-            saturation = "–" if known is None else number(known.value, unit=f"/s {_beside(known)}")
-            table.add_row(
-                str(trial.number), str(capacity), saturation, share(capacity.saturation_share)
-            )
-    return table if table.row_count else None
+            told = f"{_saturation(judged)} {_beside(known)}".strip()
+            part = share(capacity.saturation_share)
+            at_most = "≤ " if capacity.saturation_share and _bound(judged) else ""
+            rows.append((str(trial.number), str(capacity), told, at_most + part))
+    return Sheet(columns=columns, rows=rows) if rows else None
 
 
-def comparisons_table(comparisons: Iterable[Comparison]) -> Table:
-    """A row per comparison: the second trial against the first."""
-    table = _plain_table()
-    table.add_column("trial", justify="right")
-    table.add_column("against", justify="right")
-    table.add_column("metric", no_wrap=True)
-    table.add_column("change", justify="right", no_wrap=True)
-    table.add_column("95% interval", no_wrap=True)
-    table.add_column("pairs", justify="right")
-    table.add_column("it is")
-    for one in comparisons:
-        table.add_row(
+def comparisons_sheet(comparisons: Iterable[Comparison], pick: int | None = None) -> Sheet:
+    """A row per comparison: the second trial against the first; the pick against the other."""
+    columns = (
+        _Column(name="trial", right=True),
+        _Column(name="against", right=True),
+        _Column(name="metric"),
+        _Column(name="change", right=True),
+        _Column(name="95% interval", below="95% interval {},"),
+        _Column(name="pairs", right=True, below="pairs of runs: {}"),
+        _Column(name="it is"),
+    )
+    seen = [one.turned() if one.first == pick else one for one in comparisons]
+    rows = [
+        (
             str(one.second),
             str(one.first),
             label(one.metric),
@@ -234,7 +316,9 @@ def comparisons_table(comparisons: Iterable[Comparison]) -> Table:
             str(one.pairs),
             Text(str(one.relation), style=RELATION_STYLES[one.relation]),
         )
-    return table
+        for one in seen
+    ]
+    return Sheet(columns=columns, rows=rows)
 
 
 # --------------------------------------------------------------------------------- stored studies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.core.measurement import Purpose
 from autotune.core.sla import Outcome, Sla, Verdict, judge
 from autotune.core.trial import Trial
-from autotune.core.wording import window_words
+from autotune.core.wording import rate_words, saturation_bound, unjudged, window_words
 from search_spaces.candidate import (
     BACKEND_PREFIX,
     INSTANCES,
@@ -47,13 +47,21 @@ def trial_words(trial: Trial, sla: Sla) -> str:
     88.0/s; after 4.1 s: clear``; why it failed where it did."""
     measurement = trial.measurement
     if measurement is None:
-        return f"{trial.state}: {trial.reason.splitlines()[0] if trial.reason else ''}"
+        return unjudged_words(trial)
     parts = [telling(judge(measurement, sla))]
     if measurement.saturation_qps is not None:
-        parts.append(f"saturates at {measurement.saturation_qps:.1f}/s")
+        bound = saturation_bound([measurement])
+        rate = rate_words(measurement.saturation_qps, bounded=bool(bound))
+        parts.append(f"saturates at {rate}{bound and f' ({bound})'}")
     parts.append(window_words(measurement))
     again = sum(not m.valid and m.purpose is Purpose.TRIAL for m in trial.measurements)
     return "; ".join([*parts, f"taken {again + 1} times"] if again else parts)
+
+
+def unjudged_words(trial: Trial) -> str:
+    """The state of a trial without a verdict, with the first line of why."""
+    state, reason = unjudged(trial)
+    return f"{state}: {reason.splitlines()[0]}" if reason else state
 
 
 def telling(verdict: Verdict) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -72,6 +72,24 @@ class Comparison:
     relation: Relation
     pairs: int
     taken_at: float = 0.0
+
+    def turned(self) -> Comparison:
+        """The first against the second: the same, told from the other side."""
+        interval = self.interval
+        opposite = {Relation.BETTER: Relation.WORSE, Relation.WORSE: Relation.BETTER}
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            effect=_turned(self.effect),
+            interval=Interval(low=_turned(interval.high), high=_turned(interval.low)),
+            relation=opposite.get(self.relation, self.relation),
+        )
+
+
+def _turned(effect: float) -> float:
+    """From b/a - 1 to a/b - 1."""
+    return 1 / (1 + effect) - 1 if effect > -1 else math.inf
 
 
 def compare_latency(  # noqa: PLR0913  -- two trials, one metric, their runs and when

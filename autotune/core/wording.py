@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Ended, Measurement, Purpose
-from autotune.core.trial import Trial
+from autotune.core.trial import Trial, TrialState
 
 ENDED = {
     Ended.MAXIMUM: "at its longest",
@@ -18,6 +19,7 @@ ENDED = {
     Ended.FELL_BEHIND: "fell behind",
 }
 """Why a window closed, in a word or two."""
+IN_DOUBT = "in doubt"
 
 
 def span(interval: Interval) -> str:
@@ -38,13 +40,86 @@ def change_span(interval: Interval) -> str:
 
 
 def window_words(measurement: Measurement) -> str:
-    """How long the window was and why it closed: ``after 4.1 s: clear``."""
-    return f"after {measurement.load.window_s:.1f} s: {ENDED[measurement.load.ended]}"
+    """How long the window was and why it closed, and whether it opened without a steady state:
+    ``after 4.1 s: clear``, ``after 24.0 s: at its longest, never steady``."""
+    return f"after {measurement.load.window_s:.1f} s: {ended_words(measurement)}"
+
+
+def ended_words(measurement: Measurement) -> str:
+    """``at its longest, never steady``: that it opened without a steady state is not said of a
+    server that fell behind or was hopeless, of which none is expected."""
+    load = measurement.load
+    expected = load.ended in {Ended.FELL_BEHIND, Ended.HOPELESS}
+    return ENDED[load.ended] + (", never steady" if load.steady is False and not expected else "")
+
+
+def rate_words(qps: float, *, bounded: bool = False) -> str:
+    """Requests per second: ``88.0/s``, ``2,299/s``; ``≥ 2,299/s`` where it is a lower bound."""
+    return f"{'≥ ' if bounded else ''}{qps:,.{0 if qps >= 1000 else 1}f}/s"
+
+
+def saturation_bound(measurements: Sequence[Measurement]) -> str:
+    """Why the saturation measured is only a lower bound (the load generator could send no more);
+    empty where it is the server's own."""
+    known = [m.telemetry.notes.get("saturation") for m in measurements if m.saturation_qps]
+    return next((note for note in reversed(known) if note), "")
+
+
+def unjudged(trial: Trial) -> tuple[str, str]:
+    """The state and the reason of a trial that has no verdict; one that was measured well has none
+    because all its measurements were put in doubt later."""
+    last = "; ".join(trial.measurements[-1].invalid_because) if trial.measurements else ""
+    state = IN_DOUBT if trial.state is TrialState.OK else str(trial.state)
+    return state, trial.reason or last
+
+
+# ------------------------------------------------------------------------------ kinds of reasons
+_NUMBERS = re.compile(r"(?<!\w)\d+(?:\.\d+)?(?:, \d+(?:\.\d+)?)*")
+"""A number, or several after each other; not a part of a name, such as p99."""
+_NAMING = ("process ", "GPU (")
+"""After these a number is a name: it has no range."""
+
+
+def by_kind(reasons: Counter[str]) -> Counter[str]:
+    """Reasons that differ in their numbers alone, together under the first of them."""
+    firsts: dict[str, str] = {}
+    together: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        together[firsts.setdefault(_kind(reason), reason)] += count
+    return together
+
+
+def in_kinds(reasons: Iterable[str]) -> list[str]:
+    """Reasons that differ in their numbers alone as one, with the range of each number."""
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for reason in reasons:
+        alike[_kind(reason)].append(reason)
+    return [_in_one(told) for told in alike.values()]
+
+
+def _kind(reason: str) -> str:
+    return _NUMBERS.sub("#", reason)
+
+
+def _in_one(reasons: Sequence[str]) -> str:
+    """Reasons of one kind as one: ``send lag p99 2.4–2.8 ms``, ``(process 3112, 4990)``."""
+    texts = _NUMBERS.split(reasons[0])
+    columns = zip(*map(_NUMBERS.findall, reasons), strict=True)
+    numbers = [_spread(column, after=text) for text, column in zip(texts, columns, strict=False)]
+    return "".join(text + number for text, number in zip(texts, [*numbers, ""], strict=True))
+
+
+def _spread(numbers: Sequence[str], *, after: str) -> str:
+    """The least and the greatest, or where they are names, all of them."""
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    distinct = sorted({one for each in numbers for one in each.split(", ")}, key=float)
+    return ", ".join(distinct) if after.endswith(_NAMING) else f"{distinct[0]}–{distinct[-1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disbelieved:
-    """A reason why measurements were not believed, with those that it struck: ``trial 3``,
+    """A kind of reason why measurements were not believed, with those that it struck: ``trial 3``,
     ``trial 5, final (2 times)``; ``count`` of them in all."""
 
     reason: str
@@ -53,20 +128,22 @@ class Disbelieved:
 
 
 def disbelieved(trials: Iterable[Trial]) -> list[Disbelieved]:
-    """Every reason once, in the order of the trials."""
+    """Every kind of reason once, in the order of the trials."""
+    told: defaultdict[str, list[str]] = defaultdict(list)
     struck: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for trial in trials:
         for measurement in trial.measurements:
             if not measurement.valid:
                 reason = "; ".join(measurement.invalid_because)
-                struck[reason][_whose(trial.number, measurement)] += 1
+                told[_kind(reason)].append(reason)
+                struck[_kind(reason)][_whose(trial.number, measurement)] += 1
     return [
         Disbelieved(
-            reason=reason,
+            reason=_in_one(told[alike]),
             struck=tuple(name if n == 1 else f"{name} ({n} times)" for name, n in names.items()),
             count=names.total(),
         )
-        for reason, names in struck.items()
+        for alike, names in struck.items()
     ]
 
 

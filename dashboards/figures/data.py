@@ -13,13 +13,15 @@ import numpy as np
 from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
 from hdrh.histogram import HdrHistogram
 
+from autotune.core.evidence import latest
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.judged import Judged, judge_trial
 from autotune.core.measurement import METRICS, Measurement
 from autotune.core.pareto import pareto_front
 from autotune.core.sla import Sla
 from autotune.core.study import Objective
-from autotune.core.trial import Trial, TrialState
+from autotune.core.trial import Trial
+from autotune.core.wording import IN_DOUBT, saturation_bound, unjudged
 
 LABELS: dict[str, str] = {
     "p50_ms": "p50 latency",
@@ -45,17 +47,22 @@ WIDE = 12.0
 """From this ratio of the greatest to the least value on, an axis is logarithmic."""
 
 
+MOST_DECADES = 4
+"""Up to so many, a logarithmic axis is labelled within them too."""
+
+
 def label(metric: str) -> str:
     return LABELS.get(metric, metric)
 
 
 # ---------------------------------------------------------------------------------- the trials
 class Standing(StrEnum):
-    """A trial's state, with the SLA's verdict in place of ok."""
+    """A trial's state, with the SLA's verdict in place of ok, or that it is in doubt."""
 
     MEETS = "meets"
     MISSES = "misses"
     UNDECIDED = "undecided"
+    DOUBTED = IN_DOUBT
     INVALID = "invalid"
     FAILED = "failed"
     PRUNED = "pruned"
@@ -81,6 +88,13 @@ class Entry:
     def violation(self) -> float | None:
         """Its worst relative violation of the SLA; None where it was not judged."""
         return None if self.judged is None else self.judged.violation
+
+    @property
+    def saturation_bound(self) -> str:
+        """Why its saturation is only a lower bound; empty where it is not."""
+        if self.judged is not None:
+            return saturation_bound((*latest(self.trial.measurements), *self.judged.evidence))
+        return "" if self.measurement is None else saturation_bound([self.measurement])
 
     def metric(self, name: str) -> float | None:
         """Finite, or None."""
@@ -109,9 +123,8 @@ def _entry(trial: Trial, sla: Sla) -> Entry:
     judged = judge_trial(trial, sla)
     if judged is None:
         last = trial.measurements[-1] if trial.measurements else None
-        state = TrialState.INVALID if trial.state is TrialState.OK else trial.state
-        reason = trial.reason or ("; ".join(last.invalid_because) if last else "")
-        return Entry(trial=trial, standing=Standing(str(state)), why=reason, measurement=last)
+        state, reason = unjudged(trial)
+        return Entry(trial=trial, standing=Standing(state), why=reason, measurement=last)
     return Entry(
         trial=trial,
         standing=Standing(str(judged.outcome)),
@@ -144,6 +157,11 @@ def nearest_miss(found: Sequence[Entry]) -> Entry | None:
         key=lambda entry: (entry.standing is Standing.MISSES, entry.violation, entry.number),
         default=None,
     )
+
+
+def called(nearest: Entry) -> str:
+    """What `nearest_miss` found: it is not known to miss where it is undecided."""
+    return "nearest trial" if nearest.standing is Standing.UNDECIDED else "nearest miss"
 
 
 # --------------------------------------------------------------------------------- the scatter
@@ -216,6 +234,17 @@ def wide(values: Iterable[float | None]) -> bool:
     """Whether values spread so far that only a logarithmic axis shows them all."""
     known = [value for value in values if value is not None]
     return bool(known) and min(known) > 0 and max(known) / min(known) > WIDE
+
+
+def ticks(values: Iterable[float | None]) -> list[float]:
+    """1, 2 and 5 times the powers of ten, from below the least value to above the greatest one;
+    only the powers where there would be many."""
+    known = [value for value in values if value is not None and value > 0]
+    if not known:
+        return []
+    first, last = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    steps = (1, 2, 5) if last - first <= MOST_DECADES else (1,)
+    return [float(f"{step}e{power}") for power in range(first, last + 1) for step in steps]
 
 
 # ---------------------------------------------------------------------- the latency distribution

@@ -6,13 +6,13 @@ Trace colours read on both. Every text that Plotly draws is escaped: it takes a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, TypeAlias
 
 from autotune.core.explain import shown
 from autotune.core.measurement import METRICS
-from autotune.core.wording import span
+from autotune.core.wording import rate_words, span
 from dashboards.figures.data import (
     Batches,
     Distribution,
@@ -21,7 +21,9 @@ from dashboards.figures.data import (
     Split,
     Standing,
     Timeline,
+    called,
     label,
+    ticks,
     wide,
 )
 
@@ -31,6 +33,7 @@ MARKS: dict[Standing, tuple[str, str]] = {
     Standing.MEETS: ("circle", "#1f9d78"),
     Standing.MISSES: ("triangle-up", "#d8693b"),
     Standing.UNDECIDED: ("diamond", "#c2961c"),
+    Standing.DOUBTED: ("diamond-open", "#8b93a1"),
     Standing.INVALID: ("x", "#8b93a1"),
     Standing.FAILED: ("square-open", "#b4477e"),
     Standing.PRUNED: ("line-ew-open", "#8b93a1"),
@@ -95,10 +98,25 @@ def draw_scatter(found: Scatter) -> Figure:
 
 
 def _scale(found: Scatter, metric: str) -> dict[str, Any]:
-    """A logarithmic axis, labelled at 1, 2 and 5, where values spread wide."""
-    if wide(entry.metric(metric) for entry in found.entries):
-        return {"type": "log", "dtick": "D2"}
-    return {"type": "linear", "dtick": None}
+    """A logarithmic axis where values spread wide."""
+    values = [entry.metric(metric) for entry in found.entries]
+    if wide(values):
+        known = (entry.interval(metric) for entry in found.entries)
+        return _logarithmic(
+            [*values, *(end for one in known if one for end in (one.low, one.high))]
+        )
+    return {"type": "linear", "tickmode": "auto", "tickvals": None, "ticktext": None}
+
+
+def _logarithmic(values: Iterable[float | None]) -> dict[str, Any]:
+    """Labelled in full: Plotly's own labels between the powers of ten are single digits."""
+    at = ticks(values)
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": at,
+        "ticktext": [f"{value:,.10g}" for value in at],
+    }
 
 
 def _has(found: Scatter, standing: Standing) -> bool:
@@ -151,7 +169,9 @@ def _reaches(entry: Entry, metric: str) -> tuple[float | None, float | None]:
 def _marks(found: Scatter) -> list[tuple[int, str]]:
     chosen, words = found.pick, "pick"
     if chosen is None:
-        chosen, words = found.nearest_miss, "nearest miss"
+        chosen = found.nearest_miss
+        nearest = next((entry for entry in found.entries if entry.number == chosen), None)
+        words = "" if nearest is None else called(nearest)
     if chosen is not None and chosen == found.default:
         return [(chosen, f"default = {words}")]
     wanted = [(found.default, "default"), (chosen, words)]
@@ -196,10 +216,18 @@ def hover(entry: Entry) -> str:
     return "<br>".join([head, *map(escape, parameters), *map(escape, known)])
 
 
+def value_words(entry: Entry, metric: str) -> str:
+    """A metric's value; of a saturation, whether it is only a lower bound."""
+    value = entry.metric(metric)
+    if metric == "saturation_qps" and value is not None:
+        return rate_words(value, bounded=bool(entry.saturation_bound))
+    return shown(metric, value)
+
+
 def told(entry: Entry, metric: str) -> str:
     """A metric's value with its interval where it has one: ``64.4 ms (58–73)``."""
     interval = entry.interval(metric)
-    text = shown(metric, entry.metric(metric))
+    text = value_words(entry, metric)
     return text if interval is None else f"{text} ({span(interval)})"
 
 
@@ -251,17 +279,18 @@ def draw_distributions(
     if limits:
         traces.append(_limit_points(limits))
     deepest = max(_depth(curve.shares[-1], curve.count) for curve in curves.values())
-    ticks = [share for share in _TICKS if 1 / (1 - share) <= deepest * 1.05]
+    shares = [share for share in _TICKS if 1 / (1 - share) <= deepest * 1.05]
+    latencies = [ms for curve in curves.values() for ms in curve.latency_ms] + list(limits.values())
     return {
         "data": traces,
         "layout": _layout(
             xaxis=_axis(
                 "share of requests",
                 type="log",
-                tickvals=[1 / (1 - share) for share in ticks],
-                ticktext=[f"{share * 100:g}%" for share in ticks],
+                tickvals=[1 / (1 - share) for share in shares],
+                ticktext=[f"{share * 100:g}%" for share in shares],
             ),
-            yaxis=_axis("latency (ms)", type="log", dtick="D2"),
+            yaxis=_axis("latency (ms)", **_logarithmic(latencies)),
             hovermode="closest",
         ),
     }
@@ -346,7 +375,8 @@ def draw_splits(splits: Sequence[Split]) -> Figure | None:
 
 # ------------------------------------------------------------------------------------- batches
 def draw_batches(found: Batches | None) -> Figure | None:
-    if found is None:
+    """None also where all batches were of one size: words say that better."""
+    if found is None or len(found.sizes) == 1:
         return None
     total = sum(found.executions) or 1
     return {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +16,7 @@ import click
 import pytest
 
 from autotune.bootstrap import StudySession
-from autotune.cli import cli
+from autotune.cli import cli, main
 from autotune.cli.signals import interruptible
 from autotune.cli.tune import resumable
 from autotune.core.errors import Interrupted
@@ -32,6 +33,20 @@ def found(name: str) -> click.Command:
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command in this process: to import it all again takes a second."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as here, redirect_stdout(out), redirect_stderr(err):
+        here.chdir(cwd)
+        here.delenv("AUTOTUNE_DB", raising=False)
+        here.setattr(sys, "argv", ["autotune", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    code = int(ended.value.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def run_alone(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, as a user runs it."""
     return subprocess.run(
         [sys.executable, "-m", "autotune", *arguments],
         cwd=cwd,
@@ -91,13 +106,13 @@ def test_bad_input_is_refused_with_exit_code_2(
 
 
 def test_a_refusal_with_json_is_one_document_on_standard_output(tmp_path: Path) -> None:
-    result = run("tune", "missing.yaml", "--json", cwd=tmp_path)
+    result = run_alone("tune", "missing.yaml", "--json", cwd=tmp_path)
     assert result.returncode == 2
     assert json.loads(result.stdout)["error"]["kind"] == "InputRefused"
 
 
 def test_help_ends_well_and_names_the_exit_codes(tmp_path: Path) -> None:
-    result = run("--help", cwd=tmp_path)
+    result = run_alone("--help", cwd=tmp_path)
     assert result.returncode == 0
     assert "3 no candidate meets the SLA" in " ".join(result.stdout.split())
     assert all(name in result.stdout for name in COMMANDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from autotune.cli.compare import compared_json, print_compared
 from autotune.cli.console import Console
 from autotune.cli.progress import listener
 from autotune.cli.render import print_answer, print_stored
-from autotune.cli.tables import print_trials
+from autotune.cli.tables import capacity_sheet, comparisons_sheet, nearby_sheet, print_trials
 from autotune.cli.words import trial_words
 from autotune.core.capacity import capacity_of
 from autotune.core.decision import Decision, decide
@@ -27,7 +28,7 @@ from autotune.core.intervals import Interval
 from autotune.core.measurement import Ended
 from autotune.core.sla import Sla
 from autotune.core.trial import Trial, TrialState
-from autotune.core.wording import disbelieved, span
+from autotune.core.wording import by_kind, disbelieved, span
 from autotune.ports import Progress
 from autotune.tuner.answer import Answer
 from search_spaces.candidate import Candidate
@@ -160,7 +161,7 @@ def test_a_verdict_says_whether_it_is_undecided_and_what_it_is_missed_by(
     behind = _straddling(2, Ended.FELL_BEHIND)
     print_trials([trials[0], behind, trials[3], _straddling(4)], SLA, decision)
     rows = _lines(text)[1:]
-    assert rows[0].endswith("misses, 5.94× limit")
+    assert rows[0].endswith(f"misses, {estimated(trials[0], 'p95_ms').value / 80:.3g}× limit")
     assert rows[1].endswith("misses, falls behind")
     assert rows[2].endswith("meets, 59% to spare")
     assert rows[3].endswith("undecided")
@@ -198,6 +199,72 @@ def test_a_long_configuration_wraps_below_its_numbers(
     assert "setting_9 9" in names[-1]
 
 
+@pytest.fixture
+def doubted() -> Trial:
+    first = a_measurement(invalid_because=("the machine changed",))
+    return replace(a_trial(3, a_candidate(4, 2)), measurements=(first,))
+
+
+def test_a_trial_whose_measurements_were_put_in_doubt_says_so_and_why(
+    doubted: Trial, printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(80)
+    print_trials([doubted], SLA, None)
+    assert "in doubt: the machine changed" in text.getvalue()
+    assert trial_words(doubted, SLA) == "in doubt: the machine changed"
+
+
+def test_a_saturation_that_the_generator_bounded_is_a_lower_bound_with_the_reason(
+    printed: Callable[[int], io.StringIO],
+) -> None:
+    text = printed(80)
+    trials = [_bounded(0, 2299.4, "full at 96%"), _bounded(1, 850.0, "full at 98%")]
+    print_trials(trials, SLA, None)
+    said = text.getvalue()
+    assert "≥ 2,299/s" in said
+    assert "≥ 850.0/s" in said
+    assert _lines(text)[-1].split() == ["≥", "full", "at", "96–98%"]
+    assert "saturates at ≥ 2,299/s (full at 96%)" in trial_words(trials[0], SLA)
+
+
+def _bounded(number: int, saturation_qps: float, note: str) -> Trial:
+    trial = a_trial(number, a_candidate(4, 2))
+    (measured,) = trial.measurements
+    telemetry = replace(measured.telemetry, notes={"saturation": note})
+    bounded = replace(measured, saturation_qps=saturation_qps, telemetry=telemetry)
+    return replace(trial, measurements=(bounded,))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_what_comes_after_the_search_is_readable_in_a_narrow_terminal(
+    trials: list[Trial],
+    decision: Decision,
+    printed: Callable[[int], io.StringIO],
+    width: int,
+) -> None:
+    text = printed(width)
+    for sheet in (
+        comparisons_sheet(decision.comparisons),
+        capacity_sheet(trials, SLA),
+        nearby_sheet(decision.judged, SLA),
+    ):
+        assert sheet is not None
+        sheet.print()
+    said = " ".join(text.getvalue().split())
+    for words in ("better", "to +1.2%", "(163–169)", "gamma, cv 1.5", "to spare", "p95 ms"):
+        assert words in said
+    assert "…" not in said
+    assert max(map(len, _lines(text))) <= width
+
+
+def test_comparisons_are_told_from_the_picks_side(printed: Callable[[int], io.StringIO]) -> None:
+    text = printed(100)
+    turned = [one.turned() for one in comparisons(pick=5, rival=7)]
+    comparisons_sheet(turned, pick=5).print()
+    assert _lines(text)[2].split()[:4] == ["5", "7", "saturation", "+3.1%"]
+    assert _lines(text)[2].endswith("better")
+
+
 # ------------------------------------------------------------------------------------- sentences
 def test_a_trials_line_gives_its_interval_and_why_its_window_ended(trials: list[Trial]) -> None:
     words = trial_words(trials[5], SLA)
@@ -209,6 +276,23 @@ def test_a_trials_line_gives_its_interval_and_why_its_window_ended(trials: list[
 
 def test_a_trials_line_says_when_it_is_undecided() -> None:
     assert trial_words(_straddling(4), SLA).startswith("undecided: p95 ")
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (Ended.MAXIMUM, "at its longest, never steady"),
+        (Ended.HOPELESS, "hopeless"),
+        (Ended.FELL_BEHIND, "fell behind"),
+    ],
+)
+def test_a_trials_line_says_that_it_was_never_steady_unless_that_is_plain(
+    ended: Ended, words: str
+) -> None:
+    trial = a_trial(1, a_candidate(4, 2), ended=ended)
+    (measured,) = trial.measurements
+    restless = replace(measured, load=replace(measured.load, steady=False))
+    assert trial_words(replace(trial, measurements=(restless,)), SLA).endswith(f"s: {words}")
 
 
 def test_a_trials_line_says_how_often_it_was_taken(trials: list[Trial]) -> None:
@@ -232,6 +316,31 @@ def test_what_was_not_believed_is_told_once_per_reason_with_whom_it_struck() -> 
     )
     told = [(one.reason, one.struck, one.count) for one in disbelieved([trial])]
     assert told == [("lag", ("trial 2 (2 times)",), 2), ("steal", ("trial 2",), 1)]
+
+
+def _disbelieved(*reasons: str) -> list[str]:
+    measured = [a_measurement(invalid_because=(reason,)) for reason in reasons]
+    trial = replace(a_trial(2, a_candidate(1, 1)), measurements=tuple(measured))
+    return [one.reason for one in disbelieved([trial])]
+
+
+def test_reasons_that_differ_in_numbers_alone_are_one_with_the_range_of_each() -> None:
+    lags = [f"send lag p99 {ms} ms, allowed 2.0 ms" for ms in ("2.5", "2.4", "10.8")]
+    other = "send lag p95 2.4 ms, allowed 2.0 ms"
+    assert _disbelieved(*lags, other) == ["send lag p99 2.4–10.8 ms, allowed 2.0 ms", other]
+
+
+def test_reasons_that_differ_in_process_ids_name_them_all() -> None:
+    told = _disbelieved(
+        "cc (process 312) took 20%; work on the GPU (7, 9): stop them",
+        "cc (process 99) took 31%; work on the GPU (9): stop them",
+    )
+    assert told == ["cc (process 99, 312) took 20–31%; work on the GPU (7, 9): stop them"]
+
+
+def test_reasons_are_counted_by_kind_under_the_first_of_each() -> None:
+    counted = by_kind(Counter({"8 threads exceed 2": 3, "4 threads exceed 2": 2, "no delay": 1}))
+    assert counted == {"8 threads exceed 2": 5, "no delay": 1}
 
 
 # -------------------------------------------------------------------------------------- progress

@@ -231,8 +231,65 @@ def test_other_traffic_is_told_with_what_is_left_of_the_limit(finished: Page) ->
 
 
 def test_every_window_is_told_with_why_it_ended(finished: Page) -> None:
-    assert finished.text.count("4.2 s fell behind") == 4
+    assert finished.text.count("4.2 s fell behind") == 5
     assert "6.0 s at its longest" in finished.text
+
+
+def test_a_window_that_opened_without_a_steady_state_says_so() -> None:
+    trial = a_trial(0, a_candidate(4, 2))
+    (measured,) = trial.measurements
+    restless = replace(measured, load=replace(measured.load, steady=False))
+    page = Page(_render([replace(trial, measurements=(restless,))], pick=0))
+    assert "12.0 s clear, never steady" in page.text
+
+
+def test_a_trial_whose_measurements_were_put_in_doubt_is_in_doubt_and_says_why() -> None:
+    measured = a_measurement(invalid_because=("the machine changed",))
+    trial = replace(a_trial(0, a_candidate(4, 2)), measurements=(measured,))
+    page = Page(_render([trial]))
+    assert "1 in doubt" in page.text
+    assert ("span", {"class": "state in-doubt"}) in page.tags
+    assert ("td", {"class": "why", "data-sort": "the machine changed"}) in page.tags
+
+
+def test_a_saturation_that_the_generator_bounded_is_a_lower_bound_with_the_reason() -> None:
+    measured = a_measurement()
+    telemetry = replace(measured.telemetry, notes={"saturation": "the generator was full at 97%"})
+    bounded = replace(measured, saturation_qps=2299.4, telemetry=telemetry)
+    trial = replace(a_trial(0, a_candidate(4, 2)), measurements=(bounded,))
+    text = Page(_render([trial], pick=0)).text
+    assert text.count("≥ 2,299/s") == 2  # its card and its row
+    assert "≥ the generator was full at 97%" in text
+
+
+def test_a_pick_that_is_the_default_is_not_held_against_itself() -> None:
+    text = Page(_render([a_trial(0, a_candidate(4, 2))], pick=0)).text
+    assert "The pick is the default, the configuration already in service" in text
+    assert " from " not in text.split("All trials, and the front")[0].split("already in service")[2]
+
+
+def test_batches_of_a_single_size_are_told_in_words() -> None:
+    page = Page(_render([a_trial(0, a_candidate(1, 2))], pick=0))
+    assert "batches" not in json.loads(page.by_id["figures"])
+    assert "All 960 executions were batches of 1, 13.00 ms each." in page.text
+
+
+def test_logarithmic_axes_are_labelled_in_full(page: Page) -> None:
+    axes = [page.figure(name)["layout"]["yaxis"] for name in ("scatter", "distribution")]
+    for axis in axes:
+        assert axis["type"] == "log"
+        assert {"20", "50", "100", "200"} <= set(axis["ticktext"])
+
+
+def test_the_comparisons_are_told_from_the_picks_side() -> None:
+    trials, study = a_finished_study(), a_study()
+    decision = decide(trials, study.sla, study.objectives, study.pick, comparisons=comparisons())
+    turned = [one.turned() for one in decision.comparisons]
+    told = replace(decision, comparisons=tuple(turned)).to_json()
+    assert (
+        "5 better 7 saturation rate +3.1% +1.1% to +4.9% 2"
+        in Page(_render(trials, decision=told)).text
+    )
 
 
 def test_what_was_not_believed_is_listed_with_counts_and_reasons(finished: Page) -> None:
@@ -264,6 +321,8 @@ def test_where_the_nearest_is_undecided_the_page_says_so() -> None:
     page = Page(_render([replace(trial, measurements=(around,))]))
     assert "It is undecided whether the SLA is met" in page.text
     assert "No candidate is known to meet the SLA. Trial 0 comes nearest" in page.text
+    assert "nearest miss" not in page.text
+    assert "Over time, for the nearest trial" in page.text
 
 
 def test_a_study_without_a_single_measurement_has_a_report() -> None:
