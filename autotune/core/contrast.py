@@ -27,8 +27,8 @@ class Contrast:
 
     ``effect`` is the change as a share of ``before`` (infinite from 0). ``relation`` says whether
     the other is better in the metric's own direction; None where there is nothing to tell the noise
-    by, and then what is ``clear`` is so by its size alone. ``interval`` is the effect's 95% interval, from ``pairs`` interleaved runs of the two; None
-    where they were only measured apart.
+    by, and then what is ``clear`` is so by its size alone. ``interval`` is the effect's 95%
+    interval, from ``pairs`` interleaved runs of the two; None where they were only measured apart.
     """
 
     metric: str

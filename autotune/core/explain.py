@@ -6,20 +6,25 @@ import math
 from collections.abc import Sequence
 
 from autotune.core.contrast import TELLING, Contrast
-from autotune.core.intervals import Interval
 from autotune.core.judged import Judged, Probe, objection
 from autotune.core.measurement import METRICS, label
 from autotune.core.ranking import Choice
 from autotune.core.savings import Savings
 from autotune.core.sla import Finding, Outcome, Verdict
-from autotune.core.trial import Trial
-from autotune.core.wording import ENDED, change_span, percent
+from autotune.core.trial import Trial, TrialState
+from autotune.core.wording import ENDED, change_span, unjudged
 from autotune.core.workload import Workload
 
 UNSTEADY = 1.3
 """By what factor two measurements of one configuration may differ before it is spoken of."""
 TEMPTING = 0.05
 """By how much a trial that misses the SLA must be better than the pick to be spoken of."""
+
+_IN_SERVICE = {
+    Outcome.MEETS: "which met the SLA",
+    Outcome.MISSES: "which did not meet the SLA",
+    Outcome.UNDECIDED: "of which it is not known whether it meets the SLA",
+}
 
 
 def shown(metric: str, value: float | None) -> str:
@@ -84,12 +89,20 @@ def confirmed(pick: Judged) -> list[str]:
     text = f"confirmed from its exported files: {again.reason}"
     if doubts := _doubts(pick.confirmation):
         text = f"not contradicted by its exported files, though not sure by them alone: {doubts}"
-    if once.value and again.value and not 1 / UNSTEADY <= again.value / once.value <= UNSTEADY:
+    if _apart(once, again):
         text += (
             f"; the two differ by more than {UNSTEADY - 1:.0%}, so this machine or its other work"
             " was not steady: measure again when it is idle"
         )
     return [text]
+
+
+def _apart(once: Finding, again: Finding) -> bool:
+    """By more than `UNSTEADY`, and beyond the noise."""
+    if not once.value or not again.value or once.interval is None or again.interval is None:
+        return False
+    near = 1 / UNSTEADY <= again.value / once.value <= UNSTEADY
+    return not near and not once.interval.overlaps(again.interval)
 
 
 def robust(pick: Judged, *, asked: bool) -> list[str]:
@@ -131,7 +144,7 @@ def _short(value: float) -> str:
 
 
 def capacity(trial: Judged, workload: Workload | None) -> list[str]:
-    """The highest rate that holds the SLA, against the peak asked for and the saturation."""
+    """The highest rate that holds the SLA, against the peak asked for."""
     found = trial.capacity
     if found is None:
         return []
@@ -139,49 +152,39 @@ def capacity(trial: Judged, workload: Workload | None) -> list[str]:
     known = found.interval.low if found.at_least else 0.0 if found.at_most else found.qps
     if workload is not None and known > 0:
         text += f", {known / workload.target_qps:.2g} times your peak"
-    saturation = trial.metric("saturation_qps")
-    if saturation is not None:
-        text += f"; it saturates at {shown('saturation_qps', saturation)}"
     return [text]
 
 
-def compared(other: Judged, contrast: Contrast, interval: Interval) -> str:
-    """Another trial against the pick, from runs of the two in turns; ``interval`` is that of the
-    contrast's effect."""
-    runs = "1 pair of runs" if contrast.pairs == 1 else f"{contrast.pairs} pairs of runs"
-    effect = f"{label(contrast.metric)} {percent(contrast.effect)}"
-    change = f"{effect}, 95% interval {change_span(interval)}, {runs}"
-    if contrast.tie:
-        return f"trial {other.number}, run in turns with the pick, is a tie ({change})"
-    size, more = f"{abs(contrast.effect):.0%}", contrast.effect > 0
-    if METRICS[contrast.metric].unit == "ms":
-        differs = f"is {size} {'slower' if more else 'faster'}"
-    else:
-        differs = f"has {size} {'more' if more else 'less'} {label(contrast.metric)}"
-    return f"trial {other.number}, run in turns with the pick, {differs} ({change})"
-
-
 def no_baseline(trial: Trial) -> str:
-    why = trial.reason.splitlines()[0] if trial.reason else str(trial.state)
-    return f"the configuration in service was not measured, so no gain is told: {why}"
+    """``trial`` is trial 0, which is not judged."""
+    why = unjudged(trial)[1]
+    told = f"the configuration in service {_unmeasured(trial)}, so no gain is told"
+    return f"{told}: {why.splitlines()[0]}" if why else told
 
 
-def separates(other: Judged, contrasts: Sequence[Contrast]) -> str:
-    """What another trial that meets the SLA has over the pick, and the pick over it: only what is
-    more than noise. ``contrasts`` are of the other against the pick."""
+def _unmeasured(trial: Trial) -> str:
+    if trial.state is TrialState.FAILED:
+        return "failed after it was measured" if trial.measurement else "could not be measured"
+    if not trial.measurements:
+        return "was not measured"
+    if trial.state is TrialState.OK:
+        return "was measured, but that is doubted now"
+    return "was measured, but not so that it can be believed"
+
+
+def runner_up(pick: Judged, other: Judged, contrasts: Sequence[Contrast]) -> str:
+    """What separates the pick from it, as far as it is more than noise. ``contrasts`` are of the
+    pick against the other."""
     telling = [contrast for contrast in contrasts if contrast.telling]
-    ahead = [_difference(contrast) for contrast in telling if contrast.advantage > 0]
-    behind = [_difference(contrast) for contrast in telling if contrast.advantage < 0]
+    ahead = [_instead(contrast) for contrast in telling if contrast.advantage > 0]
+    behind = [_instead(contrast) for contrast in telling if contrast.advantage < 0]
+    told = f"runner-up: trial {other.number}"
     if not telling:
         noise = any(abs(contrast.effect) >= TELLING for contrast in contrasts)
-        how = (
-            "no difference is beyond the noise" if noise else f"differs by less than {TELLING:.0%}"
-        )
-        return f"trial {other.number} meets the SLA too and {how}"
-    if not ahead:
-        return f"trial {other.number} meets the SLA too but has {_and(behind)}"
-    text = f"trial {other.number} has {_and(ahead)}"
-    return f"{text}, but {_and(behind)}" if behind else f"{text}; it is no dearer otherwise"
+        how = "by no more than the noise" if noise else f"by less than {TELLING:.0%}"
+        return f"{told}, which differs {how}"
+    but = f", but {_and(behind)}" if ahead and behind else ""
+    return f"{told}; trial {pick.number} has {_and(ahead or behind)}{but}"
 
 
 def tempts(other: Judged, contrast: Contrast) -> str:
@@ -216,9 +219,8 @@ def gained(baseline: Judged, pick: Judged, contrasts: Sequence[Contrast]) -> str
     if baseline.number == pick.number:
         return "the configuration in service is already the pick"
     changes = [_change(contrast) for contrast in contrasts if contrast.before != contrast.after]
-    before = "met the SLA" if baseline.meets else "did not meet the SLA"
     changed = "; ".join(changes) or "nothing measurable changed"
-    return f"against the configuration in service, which {before}: {changed}"
+    return f"against the configuration in service, {_IN_SERVICE[baseline.outcome]}: {changed}"
 
 
 def _change(contrast: Contrast) -> str:
@@ -239,15 +241,16 @@ def left_out(unknown: Sequence[str]) -> list[str]:
 
 def saved(savings: Savings, workload: Workload) -> list[str]:
     """What the windows took against windows of a fixed length; nothing where that is the same."""
-    if f"{savings.saved:.0%}" in {"0%", "-0%"}:
+    if abs(savings.saved) < TELLING:
         return []
-    phases = f"{savings.phases} load phase{'' if savings.phases == 1 else 's'}"
+    windows = "1 measured window" if savings.phases == 1 else f"{savings.phases} measured windows"
+    odd = f", {savings.disbelieved} of them not believed," if savings.disbelieved else ""
     ended = [
         f"{words}: {savings.ended[end]}" for end, words in ENDED.items() if end in savings.ended
     ]
     return [
-        f"{phases} took {savings.window_s:.0f} s ({', '.join(ended)}); windows of a fixed"
-        f" {workload.measure_s:g} s would have taken {savings.fixed_s:.0f} s"
+        f"the search's {windows}{odd} took {savings.window_s:.0f} s ({', '.join(ended)}) instead of"
+        f" {savings.fixed_s:.0f} s at a fixed {workload.measure_s:g} s each"
     ]
 
 
@@ -282,11 +285,17 @@ def _failing(trial: Judged) -> list[tuple[str, Finding]]:
     ]
 
 
+def _instead(contrast: Contrast) -> str:
+    metric = contrast.metric
+    before = shown(metric, contrast.before)
+    return f"{label(metric)} {shown(metric, contrast.after)} instead of {before}"
+
+
 def _difference(contrast: Contrast) -> str:
     metric = contrast.metric
     text = f"{label(metric)} {shown(metric, contrast.after)}"
     if metric == "instances" or math.isinf(contrast.effect):
-        return f"{text} instead of {shown(metric, contrast.before)}"
+        return _instead(contrast)
     return f"{text} ({abs(contrast.effect):.0%} {'more' if contrast.effect > 0 else 'less'})"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.core import explain
-from autotune.core.contrast import Contrast, Contrasts
+from autotune.core.contrast import Contrasts
 from autotune.core.judged import Dimension, Judged
 from autotune.core.ranking import Choice
 from autotune.core.savings import savings
@@ -14,7 +14,8 @@ from autotune.core.study import PickRule, Robust
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 
-COMPARISONS_TOLD = 4
+UNTOLD = {"utilization"}
+"""At a rate that all are offered, it is neither for nor against one to use more of the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +36,6 @@ class Field:
     @property
     def baseline(self) -> Judged | None:
         return next((trial for trial in self.judged if trial.number == 0), None)
-
-    def between(self, one: Judged, other: Judged) -> list[Contrast]:
-        return self.contrasts.among(one, other, self.metrics)
 
 
 def reasons(field: Field, choice: Choice | None, nearest: Judged | None) -> list[str]:
@@ -60,8 +58,7 @@ def _of_the_pick(field: Field, choice: Choice) -> list[str]:
         *explain.confirmed(pick),
         *explain.robust(pick, asked=field.robust is not None),
         *explain.capacity(pick, field.workload),
-        *_compared(field, choice),
-        *_neighbours(field, choice),
+        *_runner_up(field, choice),
         *_temptations(field, pick),
     ]
 
@@ -76,33 +73,24 @@ def _tie(field: Field, choice: Choice) -> list[str]:
 
 def _gained(field: Field, pick: Judged) -> list[str]:
     if field.baseline is not None:
-        return [explain.gained(field.baseline, pick, field.between(field.baseline, pick))]
+        contrasts = field.contrasts.among(field.baseline, pick, field.metrics)
+        return [explain.gained(field.baseline, pick, contrasts)]
     return [explain.no_baseline(trial) for trial in field.trials if trial.number == 0]
 
 
-def _compared(field: Field, choice: Choice) -> list[str]:
-    """How the pick did against others, run against run."""
-    met = field.contrasts.compared_with(choice.pick.number)
-    others = [trial for trial in choice.ranked if trial.number in met]
-    told = [
-        explain.compared(other, contrast, contrast.interval)
-        for other in others
-        for contrast in field.between(choice.pick, other)
-        if contrast.interval is not None
-    ]
-    return told[:COMPARISONS_TOLD]
-
-
-def _neighbours(field: Field, choice: Choice) -> list[str]:
-    """What separates the pick from the runner-up and the next of the front."""
-    pick, rest = choice.pick, choice.ranked[1:]
-    first = [f"runner-up: {_separates(field, pick, other)}" for other in rest[:1]]
-    others = [other for other in rest[1:] if other.number in choice.front][:3]
-    return first + [_separates(field, pick, other) for other in others]
-
-
-def _separates(field: Field, pick: Judged, other: Judged) -> str:
-    return explain.separates(other, field.between(pick, other))
+def _runner_up(field: Field, choice: Choice) -> list[str]:
+    """What separates it from the pick, unless that is told of it already: as the configuration in
+    service, or, as far as it goes, as a tie."""
+    pick, other = choice.pick, choice.runner_up
+    if other is None or other.number == 0:
+        return []
+    metrics = [metric for metric in field.metrics if metric not in UNTOLD]
+    if other not in choice.ties:
+        return [explain.runner_up(pick, other, field.contrasts.among(other, pick, metrics))]
+    told = {*choice.noisy, "instances", "memory_mb"}
+    rest = field.contrasts.among(other, pick, [metric for metric in metrics if metric not in told])
+    telling = any(contrast.telling for contrast in rest)
+    return [explain.runner_up(pick, other, rest)] if telling else []
 
 
 def _incomplete(field: Field) -> list[str]:
@@ -118,10 +106,10 @@ def _incomplete(field: Field) -> list[str]:
 
 def _temptations(field: Field, pick: Judged) -> list[str]:
     """For each metric, the trial that beats the pick by the most and does not meet the SLA; each
-    trial is named once."""
+    trial is named once, and the configuration in service is told of already."""
     told: dict[int, str] = {}
-    others = [trial for trial in field.judged if not trial.meets]
-    for metric in field.metrics:
+    others = [trial for trial in field.judged if not trial.meets and trial.number != 0]
+    for metric in (metric for metric in field.metrics if metric not in UNTOLD):
         found = ((other, field.contrasts.between(pick, other, metric)) for other in others)
         better = [
             (contrast.advantage, -other.number, other, contrast)

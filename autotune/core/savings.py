@@ -13,13 +13,14 @@ from autotune.core.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """The measured windows of the search, invalid ones included, took ``window_s`` seconds in all;
-    as many of the workload's nominal length would have taken ``fixed_s``. ``ended`` counts them by
-    why they ended."""
+    """The measured windows of the search took ``window_s`` seconds in all; as many of the
+    workload's nominal length would have taken ``fixed_s``. ``ended`` counts them by why they ended,
+    the ``disbelieved`` among them included."""
 
     window_s: float
     fixed_s: float
     ended: Mapping[Ended, int]
+    disbelieved: int = 0
 
     @property
     def phases(self) -> int:
@@ -33,9 +34,11 @@ class Savings:
 
 
 def savings(trials: Sequence[Trial], workload: Workload) -> Savings:
-    loads = [m.load for t in trials for m in t.measurements if m.purpose is Purpose.TRIAL]
+    """What was measured before its traffic and why it ended were recorded is left out."""
+    taken = [m for t in trials for m in t.measurements if m.purpose is Purpose.TRIAL and m.traffic]
     return Savings(
-        window_s=sum(load.window_s for load in loads),
-        fixed_s=len(loads) * workload.measure_s,
-        ended=Counter(load.ended for load in loads),
+        window_s=sum(m.load.window_s for m in taken),
+        fixed_s=len(taken) * workload.measure_s,
+        ended=Counter(m.load.ended for m in taken),
+        disbelieved=sum(not m.valid for m in taken),
     )
