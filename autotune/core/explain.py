@@ -76,6 +76,9 @@ def _cheaper(choice: Choice, other: Judged) -> str:
         less = f"{shown(metric, pick.metric(metric))} instead of"
         cheaper = f"the cheaper is picked, trial {pick.number}, with {label(metric)} {less}"
         return f"{cheaper} {shown(metric, other.metric(metric))}"
+    if pick.number > other.number:
+        beaten = f"trial {other.number}, which costs the same, is clearly beaten otherwise"
+        return f"trial {pick.number} is picked, since {beaten}"
     if pick.number == 0:
         return "trial 0 is picked, which is what runs now: to change nothing is cheapest"
     return f"they cost the same, and trial {pick.number}, the first of them, is picked"

@@ -452,7 +452,11 @@ def test_a_difference_without_an_interval_does_not_save_a_tie_that_is_clearly_be
         near(0, 40.0, saturation=100.0, utilization=0.1),
         near(3, 40.0, saturation=150.0, utilization=utilization),
     )
-    assert decided(*trials).pick == 3
+    decision = decided(*trials)
+    assert decision.pick == 3
+    assert decision.reasons[1].endswith(
+        "trial 3 is picked, since trial 0, which costs the same, is clearly beaten otherwise"
+    )
 
 
 def test_two_differences_without_an_interval_are_weighed_and_neither_beats_the_other():
