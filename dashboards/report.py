@@ -233,6 +233,7 @@ def _key_figure(cast: _Cast, metric: str) -> dict[str, Any]:
         "change": None if change is None else _change(change),
         "better": better and metric != "utilization",
         "note": _source(cast, metric),
+        "bound": cast.shown.saturation_bound if cast.shown and metric == "saturation_qps" else "",
     }
 
 
@@ -254,8 +255,6 @@ def _source(cast: _Cast, metric: str) -> str:
     if measurement is None:
         return ""
     telemetry = measurement.telemetry
-    if metric == "saturation_qps" and cast.shown is not None:
-        return cast.shown.saturation_bound
     sources = {"utilization": telemetry.source, "memory_mb": telemetry.memory_source}
     return (sources.get(metric) or "").replace("_", " ")
 

@@ -47,8 +47,9 @@ WIDE = 12.0
 """From this ratio of the greatest to the least value on, an axis is logarithmic."""
 
 
-MOST_DECADES = 4
-"""Up to so many, a logarithmic axis is labelled within them too."""
+STEPS = ((1, 2, 5), (1,), (1, 1.5, 2, 3, 4, 5, 7))
+"""Where a logarithmic axis is labelled within each power of ten, best first."""
+ENOUGH_TICKS = range(3, 13)
 
 
 def label(metric: str) -> str:
@@ -237,14 +238,18 @@ def wide(values: Iterable[float | None]) -> bool:
 
 
 def ticks(values: Iterable[float | None]) -> list[float]:
-    """1, 2 and 5 times the powers of ten, from below the least value to above the greatest one;
-    only the powers where there would be many."""
+    """Round numbers to label a logarithmic axis at, some of them beyond the values; empty where
+    none of `STEPS` would label it with few enough and yet enough of them."""
     known = [value for value in values if value is not None and value > 0]
     if not known:
         return []
-    first, last = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
-    steps = (1, 2, 5) if last - first <= MOST_DECADES else (1,)
-    return [float(f"{step}e{power}") for power in range(first, last + 1) for step in steps]
+    least, most = min(known), max(known)
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    for steps in STEPS:
+        at = [float(f"{step}e{power}") for power in powers for step in steps]
+        if sum(least <= value <= most for value in at) in ENOUGH_TICKS:
+            return at
+    return []
 
 
 # ---------------------------------------------------------------------- the latency distribution

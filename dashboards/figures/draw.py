@@ -111,6 +111,8 @@ def _scale(found: Scatter, metric: str) -> dict[str, Any]:
 def _logarithmic(values: Iterable[float | None]) -> dict[str, Any]:
     """Labelled in full: Plotly's own labels between the powers of ten are single digits."""
     at = ticks(values)
+    if not at:
+        return {"type": "log", "tickmode": "auto", "tickvals": None, "ticktext": None}
     return {
         "type": "log",
         "tickmode": "array",

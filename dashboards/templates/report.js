@@ -31,6 +31,12 @@
     const reaches = trials.map((trial) => (choices.reaches[trial] || {})[metric] || [null, null]);
     [drawn.arrayminus, drawn.array] = [0, 1].map((side) => reaches.map((reach) => reach[side]));
   };
+  // Words beside a point of the right half stand to its left, or they would be cut off.
+  const side = (at, metric) => {
+    const scaled = choices.scales[metric].type === "log" ? Math.log : (known) => known;
+    const all = Object.keys(choices.values).map((trial) => value(trial, metric)).filter((v) => v !== null).map(scaled);
+    return scaled(at) > (Math.min(...all) + Math.max(...all)) / 2 ? "top left" : "top right";
+  };
   const limitLine = (template, metric, along, across) => ({
     ...template, [along + "0"]: choices.limits[metric], [along + "1"]: choices.limits[metric],
     [across + "0"]: 0, [across + "1"]: 1, [along + "ref"]: along, [across + "ref"]: across + " domain",
@@ -50,6 +56,7 @@
         bars(trace.error_x, trace.customdata, x);
         bars(trace.error_y, trace.customdata, y);
       }
+      if (trace.meta === "mark") trace.textposition = side(trace.x[0], x);
     }
     layout.xaxis.title.text = choices.titles[x] || x;
     layout.yaxis.title.text = choices.titles[y] || y;

@@ -104,6 +104,22 @@ def test_other_axes_move_the_points_their_intervals_the_front_and_the_limit(
     assert told["after"] == ["memory (MB)", 0, True, True, False]
 
 
+def test_a_mark_at_the_right_edge_is_not_cut_off_and_log_axes_have_full_numbers(
+    report: str, tmp_path: Path
+) -> None:
+    script = """
+      const plot = document.getElementById("plot-scatter");
+      const edge = plot.getBoundingClientRect();
+      const marks = [...plot.querySelectorAll("g.textpoint text")];
+      result.marks = marks.map((mark) => mark.textContent).sort();
+      result.within = marks.every((mark) => mark.getBoundingClientRect().right <= edge.right);
+      result.labels = [...plot.querySelectorAll(".ytick text")].map((tick) => tick.textContent);"""
+    told = _told(report, tmp_path, script, width=500)
+    assert told["marks"] == ["default", "pick"]
+    assert told["within"]
+    assert {"50", "100", "200", "500"} <= set(told["labels"])
+
+
 def test_the_table_sorts_by_a_column_both_ways_with_unknowns_last(
     report: str, tmp_path: Path
 ) -> None:

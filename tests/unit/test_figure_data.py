@@ -80,6 +80,23 @@ def test_standings_differ_in_symbol_and_in_colour_where_points_are_drawn() -> No
     assert len({draw.MARKS[standing][1] for standing in drawn}) == len(drawn)
 
 
+@pytest.mark.parametrize(
+    ("values", "within"),
+    [
+        ([15, 600], [20, 50, 100, 200, 500]),
+        ([2, None, 0, 3e6], [10, 100, 1_000, 10_000, 100_000, 1_000_000]),
+        ([18, 60], [20, 30, 40, 50]),
+        ([13.0, 13.1], []),
+        ([None], []),
+    ],
+)
+def test_a_logarithmic_axis_is_labelled_at_a_few_round_numbers(
+    values: list[float | None], within: list[float]
+) -> None:
+    known = [value for value in values if value]
+    assert [at for at in data.ticks(values) if min(known) <= at <= max(known)] == within
+
+
 @pytest.mark.parametrize("window_s", [4.0, 60.0])
 def test_the_distribution_agrees_with_the_percentiles(window_s: float) -> None:
     measured = a_measurement(window_s=window_s)

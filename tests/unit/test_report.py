@@ -259,7 +259,7 @@ def test_a_saturation_that_the_generator_bounded_is_a_lower_bound_with_the_reaso
     trial = replace(a_trial(0, a_candidate(4, 2)), measurements=(bounded,))
     text = Page(_render([trial], pick=0)).text
     assert text.count("≥ 2,299/s") == 2  # its card and its row
-    assert "≥ the generator was full at 97%" in text
+    assert text.count("the generator was full at 97%") == 2
 
 
 def test_a_pick_that_is_the_default_is_not_held_against_itself() -> None:
