@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from autotune.bootstrap import StoredStudy
@@ -45,6 +46,11 @@ def stored_json(stored: StoredStudy) -> dict[str, Any]:
         "savings": savings_json(stored.study, stored.trials),
         "decision": finite(stored.decision.to_json()),
     }
+
+
+def exported_json(exported: Mapping[str, Any]) -> dict[str, Any]:
+    """What `autotune.bootstrap.export_stored` says, its paths absolute."""
+    return {**exported, "files": [str(Path(path).absolute()) for path in exported["files"]]}
 
 
 def capacity_json(trials: Sequence[Trial], sla: Sla) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from autotune.bootstrap import export_stored, open_store
+from autotune.cli.as_json import exported_json
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
 from autotune.core.errors import InputRefused
@@ -34,8 +35,7 @@ def command(study: str, trial: int | None, out: Path, db: str, as_json: bool) ->
     if trial is not None and trial < 0:
         raise InputRefused("a trial's number counts from 0", value=trial)
     with open_store(db, create=False) as store:
-        exported = export_stored(store, study, trial=trial, out=out)
-    exported["files"] = [str(Path(path).absolute()) for path in exported["files"]]
+        exported = exported_json(export_stored(store, study, trial=trial, out=out))
     if as_json:
         Console.document(exported)
     else:

@@ -111,11 +111,13 @@ def _beside(known: Estimate | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """``beside`` is the width of the configuration's column; None: it has lines of its own."""
+    """``beside`` is the width of the configuration's column; None: it has lines of its own, as the
+    verdict has where there is no room for it (``stacked``)."""
 
     head: tuple[str, ...]
     widths: tuple[int, ...]
     beside: int | None
+    stacked: bool
 
     @classmethod
     def of(cls, head: tuple[str, ...], rows: Sequence[_Row], width: int) -> _Layout:
@@ -130,10 +132,12 @@ class _Layout:
         numbers = len(_joined(head, widths))
         fits = numbers + 2 * len(GAP) + max(names, len("configuration")) + verdicts <= width
         beside = max(names, len("configuration")) if fits else None
-        return cls(head=head, widths=widths, beside=beside)
+        stacked = numbers + len(GAP) + verdicts > width
+        return cls(head=head, widths=widths, beside=beside, stacked=stacked)
 
     def header(self) -> Text:
-        return Text(f"{self._line(self.head, 'configuration')}{GAP}verdict", style="dim")
+        verdict = "" if self.stacked else f"{GAP}verdict"
+        return Text(self._line(self.head, "configuration") + verdict, style="dim")
 
     def print(self, row: _Row) -> None:
         below = " " * (self.widths[0] + len(GAP))
@@ -143,8 +147,12 @@ class _Layout:
             Console.hanging(Text(row.state, style="yellow" if doubted else "red"), below)
             return
         style = "bold" if row.picked else ""
-        line = Text.assemble(self._line(row.cells, row.configuration), GAP, row.verdict)
+        line = Text(self._line(row.cells, row.configuration))
+        if not self.stacked:
+            line = Text.assemble(line, GAP, row.verdict)
         Console.out.print(line, style=style, soft_wrap=True)
+        if self.stacked:
+            Console.hanging(row.verdict, below)
         if self.beside is None:
             Console.hanging(Text(row.configuration, style=style or "dim"), below)
 

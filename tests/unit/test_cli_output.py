@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.bootstrap import Compared, StoredStudy
-from autotune.cli.as_json import answer_json, stored_json
+from autotune.cli.as_json import answer_json, exported_json, stored_json
 from autotune.cli.compare import compared_json, print_compared
 from autotune.cli.console import Console
 from autotune.cli.progress import listener
@@ -236,13 +236,14 @@ def _bounded(number: int, saturation_qps: float, note: str) -> Trial:
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_what_comes_after_the_search_is_readable_in_a_narrow_terminal(
+def test_every_table_is_readable_in_a_narrow_terminal(
     trials: list[Trial],
     decision: Decision,
     printed: Callable[[int], io.StringIO],
     width: int,
 ) -> None:
     text = printed(width)
+    print_trials([*trials[:13], _bounded(16, 12299.4, "full at 97%")], SLA, decision)
     for sheet in (
         comparisons_sheet(decision.comparisons),
         capacity_sheet(trials, SLA),
@@ -443,6 +444,13 @@ def test_stored_json_can_be_said_in_json_where_nothing_meets(trials: list[Trial]
     stored = replace(_stored(trials, decision), study=study)
     document = json.loads(json.dumps(stored_json(stored), allow_nan=False))
     assert document["decision"]["pick"] is None
+
+
+def test_paths_in_json_are_absolute(trials: list[Trial], decision: Decision) -> None:
+    told = exported_json({"trial": 5, "files": ["/deploy/ocr/config.pbtxt", "deploy/report.html"]})
+    here = str(Path("deploy").absolute())
+    assert told["files"] == ["/deploy/ocr/config.pbtxt", f"{here}/report.html"]
+    assert answer_json(_answer(trials, decision))["exported_to"] == here
 
 
 # --------------------------------------------------------------------------------------- compare
