@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from autotune.bootstrap.stored import (
 from autotune.core.errors import InputRefused
 from autotune.core.records import StudyRecord
 from autotune.core.study import Launch, SearchKind, ServerSpec, Study
+from autotune.core.wording import by_kind
 from autotune.ports import (
     ProgressListener,
     Search,
@@ -152,19 +152,10 @@ def _warnings(study: Study, model: ServedModel, cores: int) -> tuple[str, ...]:
         )
     ruled_out = [
         f"{count} of {len(allowed) + reasons.total()} candidates are ruled out unmeasured: {why}"
-        for why, count in _by_kind(reasons).items()
+        for why, count in by_kind(reasons).items()
     ]
     traps = study_traps(model.config, allowed, cores=cores)
     return (*_others_at_work(), *ruled_out, *traps)
-
-
-def _by_kind(reasons: Counter[str]) -> Counter[str]:
-    """Reasons that differ in their numbers alone, together under the first of them."""
-    kinds: dict[str, str] = {}
-    together: Counter[str] = Counter()
-    for reason, count in reasons.items():
-        together[kinds.setdefault(re.sub(r"[0-9]+", "n", reason), reason)] += count
-    return together
 
 
 def _others_at_work() -> tuple[str, ...]:

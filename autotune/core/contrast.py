@@ -18,7 +18,6 @@ BEYOND_NOISE = 0.1
 for noise."""
 _EXACT = {"instances"}
 """Counted, not measured: every difference is one."""
-_FLIPPED = {Relation.BETTER: Relation.WORSE, Relation.WORSE: Relation.BETTER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,7 @@ class Contrasts:
     def _comparison(self, one: int, other: int, metric: str) -> Comparison | None:
         forth = self.comparisons.get((one, other, metric))
         back = self.comparisons.get((other, one, metric))
-        return forth if back is None else _reversed(back)
+        return forth if back is None else back.turned()
 
 
 def _relation(contrast: Contrast, one: Interval | None, other: Interval | None) -> Relation | None:
@@ -133,18 +132,3 @@ def _effect(before: float, after: float) -> float:
     if before == after:
         return 0.0
     return (after - before) / abs(before) if before else math.copysign(math.inf, after)
-
-
-def _reversed(comparison: Comparison) -> Comparison:
-    def turned(effect: float) -> float:
-        return 1 / (1 + effect) - 1 if effect > -1 else math.inf
-
-    ends = comparison.interval
-    return replace(
-        comparison,
-        first=comparison.second,
-        second=comparison.first,
-        effect=turned(comparison.effect),
-        interval=Interval(low=turned(ends.high), high=turned(ends.low)),
-        relation=_FLIPPED.get(comparison.relation, Relation.TIE),
-    )
