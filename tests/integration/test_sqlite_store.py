@@ -388,7 +388,11 @@ def test_a_reader_waits_out_a_process_that_has_the_file_for_itself(stored: Path)
 
 
 def test_a_signal_ends_the_wait_for_a_lock(stored: Path) -> None:
-    waiter = "import sys, storage\nstore = storage.SqlTrialStore(sys.argv[1])\nprint(1, flush=True)"
+    # A test session in the background has SIGINT ignored, and its children with it.
+    waiter = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    waiter += (
+        "import sys, storage\nstore = storage.SqlTrialStore(sys.argv[1])\nprint(1, flush=True)"
+    )
     waiter += "\nstore.create_study('late', {}, 'd')"
     with closing(sqlite3.connect(stored, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
