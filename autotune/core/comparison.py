@@ -126,17 +126,8 @@ def compare_latency(  # noqa: PLR0913  -- two trials, one metric, their runs and
         (log_ratio - float(low), float(high) - log_ratio),
         _run_to_run(singles, variance, LATENCY_RUN_TO_RUN) / len(pairs),
     )
-    metric, effect = f"p{percentile:g}_ms", math.expm1(log_ratio)
-    return Comparison(
-        first=first,
-        second=second,
-        metric=metric,
-        effect=effect,
-        interval=interval,
-        relation=relation(metric, effect, interval),
-        pairs=len(pairs),
-        taken_at=taken_at,
-    )
+    metric = f"p{percentile:g}_ms"
+    return _told((first, second), metric, log_ratio, interval, pairs=len(pairs), taken_at=taken_at)
 
 
 def compare_rates(
@@ -161,10 +152,23 @@ def compare_rates(
     half = math.sqrt(sum(squares)) / len(known)
     variance = sum(squares) / len(known) / _normal() ** 2
     log_ratio = float(ratios.mean())
-    effect = math.expm1(log_ratio)
     interval = _widened(
         log_ratio, (half, half), _run_to_run(ratios, variance, RATE_RUN_TO_RUN) / len(known)
     )
+    return _told((first, second), metric, log_ratio, interval, pairs=len(known), taken_at=taken_at)
+
+
+def _told(  # noqa: PLR0913  -- what a comparison consists of
+    trials: tuple[int, int],
+    metric: str,
+    log_ratio: float,
+    interval: Interval,
+    *,
+    pairs: int,
+    taken_at: float,
+) -> Comparison:
+    first, second = trials
+    effect = math.expm1(log_ratio)
     return Comparison(
         first=first,
         second=second,
@@ -172,7 +176,7 @@ def compare_rates(
         effect=effect,
         interval=interval,
         relation=relation(metric, effect, interval),
-        pairs=len(known),
+        pairs=pairs,
         taken_at=taken_at,
     )
 

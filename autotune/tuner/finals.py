@@ -16,7 +16,7 @@ from autotune.core.capacity import next_rate, probes_of
 from autotune.core.comparison import Comparison, compare_latency, compare_rates
 from autotune.core.decision import Decision, finalists
 from autotune.core.errors import ServerFailed
-from autotune.core.intervals import Estimate
+from autotune.core.evidence import estimate
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
@@ -34,6 +34,7 @@ DOUBTED = 3
 """How many of the best, at least, are measured again when the machine has changed."""
 DOUBT = "the machine changed during the study"
 """How the reason begins for which measurements are put in doubt."""
+SATURATION = "saturation_qps"
 FAILS = frozenset({Purpose.TRIAL, Purpose.CANARY, Purpose.FINAL})
 """Under these a server that dies fails its trial; at rates that nobody asked for it does not."""
 
@@ -173,11 +174,11 @@ class Finals:
         rates = [
             (a_rate, b_rate)
             for a, b in both
-            if (a_rate := _saturation(a)) is not None and (b_rate := _saturation(b)) is not None
+            if (a_rate := estimate([a], SATURATION)) and (b_rate := estimate([b], SATURATION))
         ]
         if not rates:
             return [latency]
-        return [latency, compare_rates(first, second, "saturation_qps", rates, taken_at=now)]
+        return [latency, compare_rates(first, second, SATURATION, rates, taken_at=now)]
 
     # ------------------------------------------------------------------------------ the capacity
     def _capacity(self, number: int) -> None:
@@ -246,9 +247,3 @@ def _undoubted(trial: Trial) -> Trial:
         for measured in trial.measurements
     ]
     return replace(trial, measurements=before)
-
-
-def _saturation(measured: Measurement) -> Estimate | None:
-    if measured.saturation_qps is None:
-        return None
-    return Estimate(measured.saturation_qps, measured.intervals.get("saturation_qps"))
