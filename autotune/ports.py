@@ -7,7 +7,7 @@ Adapters implement these; `autotune.bootstrap` chooses which. A port raises only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -22,6 +22,7 @@ from autotune.core.measurement import (
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.trial import Trial, TrialState
+from autotune.core.variants import VariantRecord
 from autotune.core.workload import Arrival
 from search_spaces.candidate import Candidate
 
@@ -52,11 +53,14 @@ class Search(Protocol):
 # ------------------------------------------------------------------------------------- server
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What applying a candidate took. ``instances``: model instances now loaded, in all."""
+    """What applying a candidate took. ``instances``: model instances now loaded, in all;
+    ``by_step``: of each step of a pipeline; ``reloaded``: the models that were loaded anew."""
 
     seconds: float
     restarted: bool
     instances: int
+    by_step: Mapping[str, int] = field(default_factory=dict)
+    reloaded: tuple[str, ...] = ()
 
 
 class StatisticsMark(Protocol):
@@ -252,6 +256,12 @@ class TrialStore(Protocol):
 
     def comparisons(self, study_id: int) -> Sequence[Comparison]:
         """In the order they were taken."""
+
+    def set_variants(self, study_id: int, variants: Sequence[VariantRecord]) -> None:
+        """What came of the variants that the study asked for, in place of what it had before."""
+
+    def variants(self, study_id: int) -> Sequence[VariantRecord]:
+        """In the order they were stored; empty for a study that asks for none."""
 
     def add_decision(self, decision: DecisionRecord) -> None: ...
 

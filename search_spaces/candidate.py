@@ -17,9 +17,39 @@ QUEUE_DELAY_US = "queue_delay_us"
 PREFERRED_BATCH_SIZES = "preferred_batch_sizes"
 INSTANCES = "instances"
 VARIANT = "variant"
-WORKERS_SUFFIX = ".workers"
+WORKERS = "workers"
+WORKERS_SUFFIX = "." + WORKERS
 BACKEND_PREFIX = "parameters."
 SERVER_PREFIX = "server."
+
+
+STEP_FIELDS = (
+    MAX_BATCH_SIZE,
+    QUEUE_DELAY_US,
+    PREFERRED_BATCH_SIZES,
+    INSTANCES,
+    VARIANT,
+    WORKERS,
+)
+"""What can be set of one step of a pipeline, as ``<step>.<field>``, beside its backend's own
+parameters (``<step>.parameters.<key>``)."""
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """The step that a target names, and what it sets of that step, in the words of a model that
+    is tuned alone: ``("recognize", "max_batch_size")``. The step is empty for a target of the
+    model itself or of the server. ``<step>.workers`` is the step's ``instances``: one word for CPU
+    steps, one for Triton's own.
+    """
+    if target.startswith((BACKEND_PREFIX, SERVER_PREFIX)):
+        return "", target
+    step, found, key = target.partition("." + BACKEND_PREFIX)
+    if found and step:
+        return step, BACKEND_PREFIX + key
+    step, _, name = target.rpartition(".")
+    if step and name in STEP_FIELDS:
+        return step, INSTANCES if name == WORKERS else name
+    return "", target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +102,21 @@ class Candidate:
             for name, value in self.values.items()
             if name.startswith(SERVER_PREFIX) and value is not None
         }
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps of a pipeline that it names, sorted."""
+        return tuple(sorted({step for target in self.values if (step := split_target(target)[0])}))
+
+    def of(self, step: str) -> Candidate:
+        """What it says of one step of a pipeline, in the words of a model that is tuned alone; of
+        the tuned model itself, without the server's flags, for the empty step."""
+        parts = ((*split_target(target), value) for target, value in self.values.items())
+        return Candidate({
+            name: value
+            for part, name, value in parts
+            if part == step and not name.startswith(SERVER_PREFIX)
+        })
 
     def replacing(self, **changes: Value) -> Candidate:
         return Candidate({**self.values, **changes})

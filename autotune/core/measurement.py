@@ -140,7 +140,13 @@ class BatchStat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerWindow:
-    """Triton's own statistics, differenced over the measured window; times are means in ms."""
+    """Triton's own statistics, differenced over the measured window; times are means in ms per
+    request.
+
+    Of a pipeline (an ensemble): the times are sums over its steps, ``steps`` holds each composing
+    model's own window by its name, and ``batches`` is empty, since each step has its own.
+    ``instances`` is how many instances served it (0: unknown, or an ensemble, which has none).
+    """
 
     requests: int
     executions: int
@@ -150,6 +156,13 @@ class ServerWindow:
     compute_infer_ms: float
     compute_output_ms: float
     batches: Mapping[int, BatchStat] = field(default_factory=dict)
+    instances: int = 0
+    steps: Mapping[str, ServerWindow] = field(default_factory=dict)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that its instances, all together, spent on executing batches."""
+        return sum(s.executions * s.compute_ms for s in self.batches.values()) / 1000
 
     @property
     def compute_ms(self) -> float:
@@ -227,7 +240,9 @@ class Measurement:
     since the epoch. ``intervals`` are 95% confidence intervals by the names of `METRICS`: of every
     latency percentile, of ``achieved_qps`` and of ``saturation_qps``, where there was enough to
     take them from. ``traffic`` is what was offered (None: before it was recorded).
-    ``saturation_s`` is how long the saturation burst took.
+    ``saturation_s`` is how long the saturation burst took. ``accuracy_drop`` is by how much what
+    was served answers worse than the source model, on the study's evaluation data (None: not asked
+    for).
     """
 
     purpose: Purpose
@@ -242,6 +257,7 @@ class Measurement:
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     traffic: Traffic | None = None
     saturation_s: float = 0.0
+    accuracy_drop: float | None = None
 
     @property
     def valid(self) -> bool:
@@ -291,6 +307,7 @@ METRICS: dict[str, _Metric | _PercentileMetric] = {
     "memory_mb": _Metric("MB", False, "telemetry.memory_mb"),
     "error_rate": _Metric("", False, "load.error_rate"),
     "instances": _Metric("", False, "instances"),
+    "accuracy_drop": _Metric("", False, "accuracy_drop"),
 }
 """Every metric by its name in study files, with its unit and its better direction."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from autotune.core.errors import InputRefused
 from autotune.core.measurement import METRICS
 from autotune.core.sla import Sla
-from autotune.core.workload import Workload
+from autotune.core.workload import InputSpec, Workload
 from search_spaces.space import Space
 
 
@@ -32,13 +32,15 @@ class ModelSource:
     """Exactly one of ``repository`` (a Triton model repository), ``onnx`` and ``package``.
 
     ``name`` is what clients call. ``repository`` may be None for a remote server, which has its
-    own.
+    own. ``files`` are put into the repository before it is served, from packages, by their path in
+    it (``recognize/1/model.onnx``): weights that a repository under version control leaves out.
     """
 
     name: str
     repository: Path | None = None
     onnx: Path | None = None
     package: PackagedModel | None = None
+    files: Mapping[str, PackagedModel] = field(default_factory=dict)
 
 
 class Launch(StrEnum):
@@ -54,7 +56,8 @@ class ServerSpec:
 
     ``binary``: path of a tritonserver; ``image`` and ``gpus`` for docker; ``http``, ``grpc``
     (host:port) and ``metrics`` (URL) for remote. ``ports`` fixes (http, grpc, metrics) instead of
-    free ones. ``flags`` are passed to tritonserver in every trial. Deadlines in seconds.
+    free ones. ``flags`` are passed to tritonserver in every trial. ``requirements``, embedded only:
+    a pip requirements file of what the models' own Python code needs. Deadlines in seconds.
     """
 
     launch: Launch = Launch.EMBEDDED
@@ -66,6 +69,7 @@ class ServerSpec:
     metrics: str | None = None
     ports: tuple[int, int, int] | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
+    requirements: Path | None = None
     start_timeout_s: float = 120.0
     load_timeout_s: float = 120.0
 
@@ -179,6 +183,43 @@ class Finals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracySpec:
+    """How answers are held against the source model's. ``metric``: a name of
+    `autotune.core.accuracy.METRICS`, or ``FILE.py:FUNCTION``. ``data`` are the evaluation requests
+    (None: the workload's inputs), ``expected`` the right answers, one per request, where the metric
+    takes any. At most ``samples`` requests are used. ``output`` names the output that is looked at
+    (empty: the only one).
+    """
+
+    metric: str = "cosine"
+    data: InputSpec | None = None
+    expected: Path | None = None
+    output: str = ""
+    samples: int = 128
+
+
+class CalibrationMethod(StrEnum):
+    MINMAX = "minmax"
+    ENTROPY = "entropy"
+    PERCENTILE = "percentile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationSpec:
+    """How int8 and fp8 variants find the ranges of activations. ``data``: requests like those in
+    service. ``methods`` are tried in turn; ``exclude`` names nodes that keep the source's precision
+    (None: found, up to ``max_excluded`` of them, until the accuracy gate passes; empty: none).
+    """
+
+    data: InputSpec
+    samples: int = 64
+    methods: tuple[CalibrationMethod, ...] = tuple(CalibrationMethod)
+    per_channel: bool = True
+    exclude: tuple[str, ...] | None = None
+    max_excluded: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """Read from a study file; ``definition`` is that file's content as plain data, for storing."""
 
@@ -196,6 +237,8 @@ class Study:
     robust: Robust | None = None
     finals: Finals = field(default_factory=Finals)
     trust: Trust = field(default_factory=Trust)
+    accuracy: AccuracySpec | None = None
+    calibration: CalibrationSpec | None = None
     seed: int = 0
     definition: Mapping[str, Any] = field(default_factory=dict)
 

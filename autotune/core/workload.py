@@ -37,6 +37,8 @@ class InputKind(StrEnum):
     RANDOM = "random"
     JSON = "json"
     NPZ = "npz"
+    PYTHON = "python"
+    FOLDER = "folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,10 @@ class InputSpec:
 
     ``shapes`` gives each dynamic dimension of an input a size (without the batch dimension),
     ``ranges`` the low and high end of its random values; ``path`` is a perf_analyzer input-data
-    JSON file or an ``.npz`` whose first axis runs over samples; ``count`` is how many distinct
-    random requests are made.
+    JSON file, an ``.npz`` whose first axis runs over samples, a folder of ``.npy`` or ``.npz``
+    files, one per request, or a Python file, whose ``function`` is called as ``function(count,
+    seed)`` and returns requests as mappings from input name to array without the batch dimension;
+    ``count`` is how many distinct requests are made, where they are made.
     """
 
     kind: InputKind = InputKind.RANDOM
@@ -54,6 +58,7 @@ class InputSpec:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     count: int = 32
+    function: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

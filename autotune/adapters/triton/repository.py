@@ -10,10 +10,11 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autotune.adapters.triton.artefacts import Artefact
 from autotune.adapters.triton.config import (
     RUNNER_PARAMETERS,
     ModelConfig,
@@ -67,7 +68,9 @@ class ServedModel:
     over the model's files and configuration. ``source``: the model's directory. ``onnx``: the ONNX
     file that served outputs can be compared with, None where there is none. ``runner``: served by
     autotune's own Python-backend runner. ``native``: the user's own model that a runner stands in
-    for, because the server at hand lacks its backend; None for any other model.
+    for, because the server at hand lacks its backend; None for any other model. ``composing``: the
+    models that an ensemble needs, by name, in an order in which they can be loaded; empty for any
+    other model. ``artefacts``: the variants that it can be served as, by name.
     """
 
     name: str
@@ -78,6 +81,8 @@ class ServedModel:
     onnx: Path | None = None
     runner: bool = False
     native: ServedModel | None = None
+    composing: Mapping[str, ServedModel] = field(default_factory=dict)
+    artefacts: Mapping[str, Artefact] = field(default_factory=dict)
 
 
 # --------------------------------------------------------------------------- the user's repository

@@ -1,0 +1,1 @@
+"""Builds variants of a model: recipes, calibration, engines, and the cache of what was built."""
