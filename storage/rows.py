@@ -26,9 +26,17 @@ from autotune.core.measurement import (
 )
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.trial import Trial, TrialState
+from autotune.core.variants import Attempt, Variant, VariantRecord
 from search_spaces.candidate import Candidate
 from storage.plain import text
-from storage.schema import ComparisonRow, DecisionRow, MeasurementRow, StudyRow, TrialRow
+from storage.schema import (
+    ComparisonRow,
+    DecisionRow,
+    MeasurementRow,
+    StudyRow,
+    TrialRow,
+    VariantRow,
+)
 
 _LATENCY, _SERVICE, _LAG = "", "service_", "lag_"
 
@@ -46,6 +54,7 @@ def measurement_row(measurement: Measurement) -> MeasurementRow:
         "reload_s": measurement.reload_s,
         "saturation_qps": measurement.saturation_qps,
         "saturation_s": measurement.saturation_s,
+        "accuracy_drop": measurement.accuracy_drop,
         "intervals": {name: [i.low, i.high] for name, i in measurement.intervals.items()},
         **_traffic_columns(measurement.traffic),
         **_load_columns(load),
@@ -121,21 +130,39 @@ def _other_percentiles(load: LoadResult) -> dict[str, Any]:
 
 def _server_columns(server: ServerWindow | None) -> dict[str, Any]:
     if server is None:
-        return {"batches": []}
+        return {"batches": [], "steps": {}}
     return {
         "server_requests": int(server.requests),
+        "compute_ms": server.compute_ms,
+        "mean_batch": server.mean_batch,
+        "server_instances": int(server.instances),
+        **_window_columns(server),
+        "steps": {name: _step_json(step) for name, step in server.steps.items()},
+    }
+
+
+def _window_columns(server: ServerWindow) -> dict[str, Any]:
+    return {
         "executions": int(server.executions),
         "failures": int(server.failures),
         "queue_ms": server.queue_ms,
         "compute_input_ms": server.compute_input_ms,
         "compute_infer_ms": server.compute_infer_ms,
         "compute_output_ms": server.compute_output_ms,
-        "compute_ms": server.compute_ms,
-        "mean_batch": server.mean_batch,
         "batches": [
             [int(size), int(stat.executions), float(stat.compute_ms)]
             for size, stat in server.batches.items()
         ],
+    }
+
+
+def _step_json(step: ServerWindow) -> dict[str, Any]:
+    """A composing model that is a pipeline itself has steps of its own."""
+    return {
+        "requests": int(step.requests),
+        "instances": int(step.instances),
+        **_window_columns(step),
+        "steps": {name: _step_json(inner) for name, inner in step.steps.items()},
     }
 
 
@@ -178,6 +205,34 @@ def comparison_row(study_id: int, comparison: Comparison) -> ComparisonRow:
         high=_number(comparison.interval.high),
         relation=str(comparison.relation),
         pairs=int(comparison.pairs),
+    )
+
+
+def variant_row(study_id: int, record: VariantRecord) -> VariantRow:
+    return VariantRow(
+        study_id=study_id,
+        variant=str(record.variant),
+        step=text(record.step),
+        digest=text(record.digest),
+        file=text(record.file),
+        size_mb=_number(record.size_mb),
+        seconds=_number(record.seconds),
+        cached=bool(record.cached),
+        accuracy_drop=_number(record.accuracy_drop),
+        served_drop=_number(record.served_drop),
+        refused=text(record.refused),
+        attempts=[
+            {
+                "what": attempt.what,
+                "accuracy_drop": attempt.accuracy_drop,
+                "seconds": attempt.seconds,
+                "kept": bool(attempt.kept),
+                "note": attempt.note,
+            }
+            for attempt in record.attempts
+        ],
+        tools=dict(record.tools),
+        notes=list(record.notes),
     )
 
 
@@ -252,6 +307,7 @@ def measurement(row: MeasurementRow, *, samples: bool) -> Measurement:
         intervals={name: Interval(low, high) for name, (low, high) in row.intervals.items()},
         traffic=_traffic(row, columns),
         saturation_s=columns.number_or_zero("saturation_s"),
+        accuracy_drop=columns.optional("accuracy_drop"),
     )
 
 
@@ -320,11 +376,32 @@ def _server(row: MeasurementRow, columns: _Columns) -> ServerWindow | None:
         compute_input_ms=columns.number("compute_input_ms"),
         compute_infer_ms=columns.number("compute_infer_ms"),
         compute_output_ms=columns.number("compute_output_ms"),
-        batches={
-            size: BatchStat(executions=executions, compute_ms=compute_ms)
-            for size, executions, compute_ms in row.batches
-        },
+        batches=_batches(row.batches),
+        instances=row.server_instances or 0,
+        steps={name: _step(step) for name, step in row.steps.items()},
     )
+
+
+def _step(stored: Mapping[str, Any]) -> ServerWindow:
+    return ServerWindow(
+        requests=stored["requests"],
+        executions=stored["executions"],
+        failures=stored["failures"],
+        queue_ms=stored["queue_ms"],
+        compute_input_ms=stored["compute_input_ms"],
+        compute_infer_ms=stored["compute_infer_ms"],
+        compute_output_ms=stored["compute_output_ms"],
+        batches=_batches(stored["batches"]),
+        instances=stored["instances"],
+        steps={name: _step(inner) for name, inner in stored["steps"].items()},
+    )
+
+
+def _batches(triples: list[Any]) -> dict[int, BatchStat]:
+    return {
+        size: BatchStat(executions=executions, compute_ms=compute_ms)
+        for size, executions, compute_ms in triples
+    }
 
 
 def trial(row: TrialRow, *, samples: bool) -> Trial:
@@ -369,6 +446,24 @@ def comparison(row: ComparisonRow) -> Comparison:
 
 def _nan_for_null(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def variant(row: VariantRow) -> VariantRecord:
+    return VariantRecord(
+        variant=Variant.parse(row.variant),
+        step=row.step,
+        digest=row.digest,
+        file=row.file,
+        size_mb=row.size_mb,
+        seconds=row.seconds,
+        cached=row.cached,
+        accuracy_drop=row.accuracy_drop,
+        served_drop=row.served_drop,
+        refused=row.refused,
+        attempts=tuple(Attempt(**attempt) for attempt in row.attempts),
+        tools=row.tools,
+        notes=tuple(row.notes),
+    )
 
 
 def decision(row: DecisionRow) -> DecisionRecord:

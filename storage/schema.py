@@ -104,6 +104,7 @@ class MeasurementRow(Base):
     reload_s: Mapped[float | None]
     saturation_qps: Mapped[float | None]
     saturation_s: Mapped[float | None]
+    accuracy_drop: Mapped[float | None]
     intervals: Mapped[dict[str, Any]]
     """95% confidence intervals as [low, high], by the metric's name."""
 
@@ -165,6 +166,11 @@ class MeasurementRow(Base):
     mean_batch: Mapped[float | None]
     batches: Mapped[list[Any]]
     """The batch histogram as [size, executions, compute ms of one] triples."""
+    server_instances: Mapped[int | None]
+    """Instances that served the window; NULL where that was not recorded. ``instances`` is what the
+    candidate has loaded in all."""
+    steps: Mapped[dict[str, Any]]
+    """A pipeline's composing models: the server's columns of each, by its name."""
 
     utilization: Mapped[float | None]
     utilization_source: Mapped[str | None]
@@ -199,6 +205,30 @@ class ComparisonRow(Base):
     high: Mapped[float | None]
     relation: Mapped[str] = mapped_column(String(20))
     pairs: Mapped[int]
+
+
+class VariantRow(Base):
+    """What came of a variant that the study asked for, in the order of ``id``."""
+
+    __tablename__ = "variants"
+    __table_args__ = (Index(None, "study_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
+    variant: Mapped[str] = mapped_column(String(60))
+    step: Mapped[str]
+    """The pipeline's step that it is of; empty for the tuned model itself."""
+    digest: Mapped[str] = mapped_column(String(64))
+    file: Mapped[str]
+    size_mb: Mapped[float | None]
+    seconds: Mapped[float]
+    cached: Mapped[bool]
+    accuracy_drop: Mapped[float | None]
+    served_drop: Mapped[float | None]
+    refused: Mapped[str]
+    attempts: Mapped[list[Any]]
+    tools: Mapped[dict[str, Any]]
+    notes: Mapped[list[Any]]
 
 
 class DecisionRow(Base):

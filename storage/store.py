@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select, update
+from sqlalchemy import ColumnElement, Select, delete, func, select, update
 from sqlalchemy.orm import Session, selectinload, undefer
 
 from autotune.core.comparison import Comparison
@@ -16,6 +16,7 @@ from autotune.core.errors import InputRefused, StoreFailed
 from autotune.core.measurement import Measurement
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.trial import Trial, TrialState
+from autotune.core.variants import VariantRecord
 from search_spaces.candidate import Candidate
 from storage import rows
 from storage.failures import translated
@@ -28,6 +29,7 @@ from storage.schema import (
     MeasurementRow,
     StudyRow,
     TrialRow,
+    VariantRow,
 )
 
 DEFAULT_URL = "sqlite:///autotune.db"
@@ -169,6 +171,20 @@ class SqlTrialStore:
         with self._reading() as session:
             found = session.scalars(query.order_by(ComparisonRow.id)).all()
             return [rows.comparison(row) for row in found]
+
+    # -------------------------------------------------------------------------------- variants
+    def set_variants(self, study_id: int, variants: Sequence[VariantRecord]) -> None:
+        added = [rows.variant_row(study_id, variant) for variant in variants]
+        with self._writing() as session:
+            self._study_row(session, study_id)
+            session.execute(delete(VariantRow).where(VariantRow.study_id == study_id))
+            session.add_all(added)
+
+    def variants(self, study_id: int) -> Sequence[VariantRecord]:
+        query = select(VariantRow).where(VariantRow.study_id == study_id)
+        with self._reading() as session:
+            found = session.scalars(query.order_by(VariantRow.id)).all()
+            return [rows.variant(row) for row in found]
 
     # ------------------------------------------------------------------------------- decisions
     def add_decision(self, decision: DecisionRecord) -> None:

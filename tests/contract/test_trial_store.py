@@ -33,6 +33,7 @@ from autotune.core.measurement import (
 )
 from autotune.core.records import DecisionRecord, StudyState
 from autotune.core.trial import TrialState
+from autotune.core.variants import ALL, Attempt, VariantRecord
 from autotune.core.workload import ArrivalKind
 from autotune.ports import TrialStore
 from search_spaces.candidate import Candidate
@@ -315,18 +316,32 @@ loads = st.builds(
     steady=st.none() | st.booleans(),
     ended=st.sampled_from(Ended),
 )
-servers = st.none() | st.builds(
-    ServerWindow,
-    requests=counts,
-    executions=counts,
-    failures=counts,
-    queue_ms=floats,
-    compute_input_ms=floats,
-    compute_infer_ms=floats,
-    compute_output_ms=floats,
-    batches=st.dictionaries(
-        st.integers(1, 512), st.builds(BatchStat, executions=counts, compute_ms=floats), max_size=4
-    ),
+batches = st.dictionaries(
+    st.integers(1, 512), st.builds(BatchStat, executions=counts, compute_ms=floats), max_size=4
+)
+
+
+def windows(steps: st.SearchStrategy[dict[str, ServerWindow]]) -> st.SearchStrategy[ServerWindow]:
+    return st.builds(
+        ServerWindow,
+        requests=counts,
+        executions=counts,
+        failures=counts,
+        queue_ms=floats,
+        compute_input_ms=floats,
+        compute_infer_ms=floats,
+        compute_output_ms=floats,
+        batches=batches,
+        instances=counts,
+        steps=steps,
+    )
+
+
+names = st.sampled_from(["preprocess", "device", "décode", "a.b"])
+servers = st.none() | st.recursive(
+    windows(st.just({})),
+    lambda inner: windows(st.dictionaries(names, inner, max_size=3)),
+    max_leaves=4,
 )
 telemetries = st.builds(
     TelemetryWindow,
@@ -362,6 +377,7 @@ measurements = st.builds(
     intervals=st.dictionaries(st.sampled_from([*METRICS]), intervals, max_size=3),
     traffic=st.none() | traffics,
     saturation_s=floats,
+    accuracy_drop=maybe,
 )
 
 
@@ -466,6 +482,70 @@ def test_any_comparison_comes_back_exactly(store: TrialStore, compared: Comparis
     study = store.create_study("any", {}, "d")
     store.add_comparisons(study, [compared])
     assert comparable(store.comparisons(study)) == comparable([compared])
+
+
+# ------------------------------------------------------------------------------------ variants
+known = st.none() | st.floats(allow_nan=False, width=64)
+variant_records = st.builds(
+    VariantRecord,
+    variant=st.sampled_from(ALL),
+    step=words,
+    digest=st.text("0123456789abcdef", max_size=64),
+    file=words,
+    size_mb=known,
+    seconds=finite,
+    cached=st.booleans(),
+    accuracy_drop=known,
+    served_drop=known,
+    refused=words,
+    attempts=st.lists(
+        st.builds(
+            Attempt,
+            what=words,
+            accuracy_drop=known,
+            seconds=finite,
+            kept=st.booleans(),
+            note=words,
+        ),
+        max_size=3,
+    ).map(tuple),
+    tools=st.dictionaries(words, words, max_size=2),
+    notes=st.lists(words, max_size=2).map(tuple),
+)
+
+
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(records=st.lists(variant_records, max_size=3))
+def test_any_variants_come_back_exactly_and_in_their_order(
+    store: TrialStore, records: list[VariantRecord]
+) -> None:
+    study = store.create_study("any", {}, "d")
+    store.set_variants(study, records)
+    assert comparable(store.variants(study)) == comparable(records)
+
+
+def test_variants_replace_those_of_their_study_alone(
+    store: TrialStore, study: int, reopen: Open
+) -> None:
+    other = store.create_study("other", {}, "d")
+    first, second, third = (VariantRecord(variant=variant) for variant in ALL[:3])
+    store.set_variants(study, [first, second])
+    store.set_variants(other, [first])
+    store.set_variants(study, [third])
+    again = reopen()
+    found, others = list(again.variants(study)), list(again.variants(other))
+    again.close()
+    assert (found, others) == ([third], [first])
+
+
+def test_a_study_without_variants_has_none_and_an_unknown_study_takes_none(
+    store: TrialStore, study: int
+) -> None:
+    assert list(store.variants(study)) == []
+    with pytest.raises(StoreFailed, match="no such study"):
+        store.set_variants(study + 1, [VariantRecord(variant=ALL[0])])
 
 
 # ----------------------------------------------------------------------------------- decisions

@@ -130,7 +130,7 @@ def test_an_older_database_is_upgraded_in_place_and_keeps_every_value(older: Pat
     SqlTrialStore(str(older)).close()
     after = _tables(older)
     assert before.pop(VERSION_TABLE) != after.pop(VERSION_TABLE)
-    assert after.pop("comparisons") == []
+    assert (after.pop("comparisons"), after.pop("variants")) == ([], [])
     kept = {
         name: [{key: row[key] for key in old} for old, row in zip(rows, after[name], strict=True)]
         for name, rows in before.items()
@@ -157,6 +157,8 @@ def test_an_older_databases_measurements_read_back_with_the_new_fields_unknown(
         assert (each.load.warmup_s, each.load.steady) == (0.0, None)
         assert each.load.ended is Ended.MAXIMUM
         assert each.telemetry.foreign_cpu is None
+        assert each.accuracy_drop is None
+        assert each.server is None or (each.server.instances, each.server.steps) == (0, {})
         assert (each.telemetry.foreign_gpu, each.telemetry.throttled) == ((), ())
 
 
