@@ -29,6 +29,8 @@ class BuildRequest:
     as ``calibration`` says; both are None or empty where the study gives none. ``batch_sizes`` are
     those of the space, ascending; ``shapes`` those of the workload's inputs, without the batch
     dimension, by input, each once: an engine's optimization profile is made from both.
+    ``gate`` names what ``drop`` computes (metric, expected answers, the user's function as text):
+    what was built and judged by another one is not taken from the cache.
     """
 
     source: Path
@@ -36,6 +38,7 @@ class BuildRequest:
     samples: Sequence[Sample]
     drop: Callable[[Sequence[Outputs]], float]
     limit: float | None
+    gate: str = ""
     step: str = ""
     calibration: CalibrationSpec | None = None
     calibration_samples: Sequence[Sample] = ()
