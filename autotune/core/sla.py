@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,11 +11,14 @@ from autotune.core.errors import InputRefused
 from autotune.core.evidence import estimate
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.measurement import PERCENTILES, Ended, Measurement, Purpose, label
-from autotune.core.wording import span
+from autotune.core.wording import share_words, span
 
 EDGE_REQUESTS = 2
 """A request answered just after the window closed is not a sign of falling behind: this many are
 forgiven, so that slow traffic in a short window is not judged by its edges."""
+
+ACCURACY = "accuracy_drop"
+"""The metric of the term of an SLA that is about what is answered, not when."""
 
 
 class Outcome(StrEnum):
@@ -82,7 +85,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sla:
-    """Upper limits on latency percentiles (``latency_ms``: percentile → ms) and ``error_rate``.
+    """Upper limits on latency percentiles (``latency_ms``: percentile → ms), on ``error_rate``, and
+    where it is given on ``accuracy_drop``: by how much what is served may answer worse than the
+    source model, a share (0 to 1).
 
     A measurement must also have answered nearly all that was offered: ``min_achieved`` is the
     least share of the offered rate that good answers must reach (a server that falls behind for
@@ -92,6 +97,7 @@ class Sla:
     latency_ms: Mapping[float, float]
     error_rate: float = 0.001
     min_achieved: float = 0.98
+    accuracy_drop: float | None = None
 
     def __post_init__(self) -> None:
         if not self.latency_ms:
@@ -108,13 +114,18 @@ class Sla:
             raise InputRefused("error_rate is a share from 0 up to 1", value=self.error_rate)
         if not 0 < self.min_achieved <= 1:
             raise InputRefused("min_achieved is a share above 0, up to 1", value=self.min_achieved)
+        if self.accuracy_drop is not None and not 0 <= self.accuracy_drop <= 1:
+            raise InputRefused("accuracy_drop is a share from 0 to 1", value=self.accuracy_drop)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
         latencies = (
             Limit(metric=f"p{p:g}_ms", limit=v) for p, v in sorted(self.latency_ms.items())
         )
-        return (*latencies, Limit(metric="error_rate", limit=self.error_rate))
+        errors = Limit(metric="error_rate", limit=self.error_rate)
+        if self.accuracy_drop is None:
+            return (*latencies, errors)
+        return (*latencies, errors, Limit(metric=ACCURACY, limit=self.accuracy_drop))
 
     @property
     def tightest_latency_ms(self) -> float:
@@ -166,12 +177,11 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     return next((outcome for outcome in order if outcome in found), Outcome.MEETS)
 
 
-# ---------------------------------------------------------------------------- latency, error rate
+# ------------------------------------------------------------------ latency, error rate, accuracy
 def _judge_limit(measurements: Sequence[Measurement], limit: Limit) -> Finding:
     known = estimate(measurements, limit.metric)
     if known is None:
-        reason = f"{label(limit.metric)} is unknown: no request was measured"
-        return _finding(limit, None, Outcome.UNDECIDED, None, reason)
+        return _finding(limit, None, Outcome.UNDECIDED, None, _unknown(limit))
     margin = _margin(limit, known.value)
     outcome = _outcome(limit, known)
     scheduled = sum(m.load.scheduled for m in measurements)
@@ -190,6 +200,12 @@ def _judge_limit(measurements: Sequence[Measurement], limit: Limit) -> Finding:
         )
         return _finding(limit, known, outcome, margin, reason)
     return _finding(limit, known, outcome, margin, _reason(limit, known, margin, outcome))
+
+
+def _unknown(limit: Limit) -> str:
+    if limit.metric == ACCURACY:
+        return "accuracy is unknown: what was served was not held against its source model"
+    return f"{label(limit.metric)} is unknown: no request was measured"
 
 
 def _more_of(measurements: Sequence[Measurement], window: str) -> str:
@@ -222,13 +238,21 @@ def _samples_needed(metric: str) -> int:
 
 
 def _shown(limit: Limit, known: Estimate) -> str:
-    if limit.metric == "error_rate":
-        return f"error rate {known.value:.2%}"
+    if limit.metric in _SHARES:
+        return f"{label(limit.metric)} {_SHARES[limit.metric](known.value)}"
     return f"{label(limit.metric)} {known.value:.1f} ms"
 
 
 def _bound(limit: Limit) -> str:
-    return f"{limit.limit:.2%}" if limit.metric == "error_rate" else f"{limit.limit:g} ms"
+    words = _SHARES.get(limit.metric)
+    return f"{limit.limit:g} ms" if words is None else words(limit.limit)
+
+
+_SHARES: dict[str, Callable[[float], str]] = {
+    "error_rate": lambda share: f"{share:.2%}",
+    ACCURACY: share_words,
+}
+"""How the metrics that are shares are told."""
 
 
 def _reason(limit: Limit, known: Estimate, margin: float, outcome: Outcome) -> str:
@@ -239,6 +263,8 @@ def _reason(limit: Limit, known: Estimate, margin: float, outcome: Outcome) -> s
         return f"{shown} meets {bound} with {max(margin, 0):.0%} to spare"
     if limit.metric == "error_rate":
         return f"{shown} breaks {bound}"
+    if limit.metric == ACCURACY:
+        return f"{shown} breaks {bound}: it answers worse than its source model by too much"
     if known.value > 2 * limit.limit:
         return f"{shown} is {known.value / limit.limit:.3g} times the limit of {bound}"
     return f"{shown} breaks {bound} by {-margin:.0%}"

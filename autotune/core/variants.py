@@ -76,12 +76,12 @@ class Attempt:
 class VariantRecord:
     """What came of one variant that a study asks for.
 
-    ``step`` is the pipeline's step that it is of (empty: the tuned model). ``digest`` is the SHA-256
-    of everything that it was built from: source model, recipe, calibration data, tool versions.
-    ``file`` is the artefact's path in the cache (empty where there is none). ``accuracy_drop`` is
-    the gate's finding, in ONNX Runtime with graph optimizations off, and ``served_drop`` that on the
-    outputs that Triton served; None: not measured. ``refused`` says why it may not be measured under
-    load; empty where it may. ``notes`` are for people.
+    ``step`` is the pipeline's step that it is of (empty: the tuned model). ``digest`` is the
+    SHA-256 of everything that it was built from: source model, recipe, calibration data, tool
+    versions. ``file`` is the artefact's path in the cache (empty where there is none).
+    ``accuracy_drop`` is the gate's finding, in ONNX Runtime with graph optimizations off, and
+    ``served_drop`` that on the outputs that Triton served; None: not measured. ``refused`` says why
+    it may not be measured under load; empty where it may. ``notes`` are for people.
     """
 
     variant: Variant

@@ -29,6 +29,11 @@ def span(interval: Interval) -> str:
     return f"{interval.low:.{digits}f}–{interval.high:.{digits}f}"
 
 
+def share_words(share: float) -> str:
+    """A small share with three digits that count: ``0.4%``, ``12.3%``, ``0%``."""
+    return f"{100 * share + 0.0:.3g}%"
+
+
 def percent(effect: float, digits: int = 1) -> str:
     """A relative change with its sign: ``+12.0%``, ``−4.2%``."""
     return f"{effect:+.{digits}%}".replace("-", "−")

@@ -69,6 +69,7 @@ def made_measurement(
     qps: float | None = None,
     cv: float | None = 1.0,
     seed: int = 0,
+    accuracy_drop: float | None = None,
 ) -> Measurement:
     """``within``: the ends of the 95% interval by metric; ``qps``, ``cv``, ``seed``: what was
     offered."""
@@ -83,6 +84,7 @@ def made_measurement(
         invalid_because=invalid,
         intervals={name: Interval(*ends) for name, ends in (within or {}).items()},
         traffic=None if qps is None else Traffic(qps=qps, arrival="gamma", cv=cv, seed=seed),
+        accuracy_drop=accuracy_drop,
     )
 
 

@@ -216,3 +216,45 @@ def test_an_interval_decides_only_where_it_is_clear_of_the_limit(value, limit, b
     elif low > limit:
         expected = Outcome.MISSES
     assert verdict.findings[0].outcome is expected
+
+
+# -------------------------------------------------------------------------------------- accuracy
+ACCURATE = Sla(latency_ms={95.0: 80.0}, accuracy_drop=0.01)
+
+
+def test_an_accuracy_that_drops_less_than_allowed_meets_and_says_what_is_left():
+    verdict = judge(made_measurement(accuracy_drop=0.004), ACCURATE)
+    assert verdict.meets
+    assert "accuracy drop 0.4% meets 1% with 60% to spare" in verdict.reasons
+
+
+def test_an_accuracy_that_drops_more_than_allowed_misses_though_all_else_holds():
+    verdict = judge(made_measurement(accuracy_drop=0.023), ACCURATE)
+    assert verdict.outcome is Outcome.MISSES
+    (broken,) = (f for f in verdict.findings if f.outcome is Outcome.MISSES)
+    assert broken.reason.startswith("accuracy drop 2.3% breaks 1%: ")
+    assert verdict.violations[-2] == pytest.approx(1.3)
+
+
+def test_an_accuracy_that_is_unknown_is_undecided_and_holds_off_a_pick():
+    verdict = judge(made_measurement(), ACCURATE)
+    assert verdict.outcome is Outcome.UNDECIDED
+    assert any(reason.startswith("accuracy is unknown") for reason in verdict.reasons)
+    assert verdict.broken
+
+
+def test_an_sla_that_says_nothing_of_accuracy_does_not_judge_it():
+    assert judge(made_measurement(accuracy_drop=0.9), SLA).meets
+
+
+@pytest.mark.parametrize("sla", [SLA, ACCURATE])
+def test_the_findings_are_the_limits_in_their_order_and_then_the_achieved_rate(sla):
+    """The search names its constraints by the limits, and is told the findings' violations."""
+    found = [finding.metric for finding in judge(made_measurement(), sla).findings]
+    assert found == [*(limit.metric for limit in sla.limits), "achieved"]
+
+
+@pytest.mark.parametrize("share", [-0.01, 1.01])
+def test_an_accuracy_drop_is_a_share(share):
+    with pytest.raises(InputRefused, match="accuracy_drop"):
+        Sla(latency_ms={95.0: 80.0}, accuracy_drop=share)
