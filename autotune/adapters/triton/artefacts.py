@@ -1,28 +1,244 @@
 """Variants in a model repository: which file a configuration serves, and in what words.
 
-While a study runs, every variant's artefact stands in the model's version directories beside the
+While a study runs, every variant's artefact stands in the model's version directory beside the
 source file, and a candidate's configuration names the one it serves; an export holds that one
-alone, under the name that its backend looks for.
+alone, under the name that its backend looks for. What each engine is in a ``config.pbtxt``:
+
+``onnxruntime``
+    ``backend: "onnxruntime"`` with instances of KIND_CPU. Where autotune's own runner stands in
+    for that backend, the file is the runner's parameter ``model_file``.
+``onnxruntime-cuda``
+    The same with KIND_GPU. TF32 is on by default in ONNX Runtime's CUDA provider; Triton hands on
+    whatever options stand under the accelerator named "cuda" (onnxruntime_backend,
+    ``src/onnxruntime.cc``, ``ModelState::LoadModel``), so ``fp32`` says ``use_tf32: "0"`` there,
+    and ``tf32`` says "1".
+``onnxruntime-tensorrt``
+    KIND_GPU with the accelerator "tensorrt" and its ``precision_mode``, one of FP32, FP16, INT8
+    and, in newer releases, BF16 (same place). It has no word for TF32: TensorRT decides.
+``tensorrt``
+    ``platform: "tensorrt_plan"`` with KIND_GPU.
+``pytorch``
+    ``platform: "pytorch_libtorch"``; kind and devices of the instances stay as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autotune.core.variants import Variant
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from autotune.adapters.triton.config import instance_count
+from autotune.adapters.triton.precision import precision_of
+from autotune.core.errors import CandidateFailed
+from autotune.core.variants import Engine, Precision, Variant
+
+if TYPE_CHECKING:  # a served model holds artefacts
+    from autotune.adapters.triton.repository import ServedModel
+
+MODEL_FILE = "model_file"
+"""The runner's parameter that names its ONNX file."""
+EXECUTION_PROVIDER = "execution_provider"
+ONNX_FILE = "model.onnx"
+EXPORTED_FILES = {
+    Engine.ONNXRUNTIME: ONNX_FILE,
+    Engine.ONNXRUNTIME_CUDA: ONNX_FILE,
+    Engine.ONNXRUNTIME_TENSORRT: ONNX_FILE,
+    Engine.TENSORRT: "model.plan",
+    Engine.PYTORCH: "model.pt",
+}
+"""What each engine's backend looks for in a version directory."""
+
+_PLATFORMS = {
+    Engine.ONNXRUNTIME: ("", "onnxruntime"),
+    Engine.ONNXRUNTIME_CUDA: ("", "onnxruntime"),
+    Engine.ONNXRUNTIME_TENSORRT: ("", "onnxruntime"),
+    Engine.TENSORRT: ("tensorrt_plan", "tensorrt"),
+    Engine.PYTORCH: ("pytorch_libtorch", "pytorch"),
+}
+_ON_GPU = (Engine.ONNXRUNTIME_CUDA, Engine.ONNXRUNTIME_TENSORRT, Engine.TENSORRT)
+_CUDA, _TENSORRT = "cuda", "tensorrt"
+_TF32 = "use_tf32"
+_PRECISION_MODES = {
+    Precision.FP32: "FP32",
+    Precision.TF32: "FP32",
+    Precision.FP16: "FP16",
+    Precision.BF16: "BF16",
+    Precision.INT8: "INT8",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
     """A built variant: ``path`` is its file in the cache, ``beside`` the files of weights that
-    belong to it, in the same directory."""
+    belong to it, in the same directory. ``own``: it is the model's own file, as it was given."""
 
     variant: Variant
     path: Path
     beside: tuple[Path, ...] = ()
+    own: bool = False
 
     @property
     def standing(self) -> str:
-        """Its file's name in a version directory while a study runs."""
-        return f"{self.variant}{self.path.suffix}"
+        """What stands for it in a version directory while a study runs: its file, or a folder of
+        its own where files of weights belong to it, whose names others may have as well."""
+        return str(self.variant) if self.beside else f"{self.variant}{self.path.suffix}"
+
+
+def with_variant(model: ServedModel, variant: str, config: ModelConfig) -> ModelConfig:
+    """A copy of the model's configuration that serves the variant, while a study runs.
+
+    CandidateFailed for one that was not built, or that this server cannot serve.
+    """
+    artefact = _artefact(model, variant)
+    if artefact.own:
+        return _copy(config)
+    return _serving(model, artefact, config, artefact.standing)
+
+
+def exported_with_variant(model: ServedModel, variant: str, config: ModelConfig) -> ModelConfig:
+    """The same for an export, where the artefact has the name that its backend looks for."""
+    artefact = _artefact(model, variant)
+    return _copy(config) if artefact.own else _serving(model, artefact, config, "")
+
+
+def variant_in_service(model: ServedModel, *, gpus: int = 0) -> str | None:
+    """The variant that a model is as it stands, by its weights and its configuration; None where it
+    is none (the user's own Python code, an ensemble) or its precision cannot be told."""
+    own = next((name for name, each in model.artefacts.items() if each.own), None)
+    if own is not None:
+        return own
+    engine = _engine(model, gpus)
+    precision = precision_of(model.onnx) if engine is not None and model.onnx else None
+    if engine is None or precision is None:
+        return None
+    if engine is Engine.ONNXRUNTIME_CUDA and precision is Precision.FP32:
+        off = _accelerator_says(model.config, _CUDA, _TF32) == "0"
+        precision = Precision.FP32 if off else Precision.TF32
+    return str(Variant(engine, precision))
+
+
+def _artefact(model: ServedModel, variant: str) -> Artefact:
+    if variant not in model.artefacts:
+        raise CandidateFailed(
+            f"model {model.name} has no such variant",
+            value=variant,
+            next_step=f"it has {', '.join(model.artefacts) or 'none'}",
+        )
+    return model.artefacts[variant]
+
+
+def _engine(model: ServedModel, gpus: int) -> Engine | None:
+    config = model.config
+    if model.runner:
+        provider = (
+            config.parameters[EXECUTION_PROVIDER].string_value
+            if (EXECUTION_PROVIDER in config.parameters)
+            else ""
+        )
+        return Engine.ONNXRUNTIME_CUDA if provider.startswith("CUDA") else Engine.ONNXRUNTIME
+    if config.backend != "onnxruntime" and config.platform != "onnxruntime_onnx":
+        return None
+    if not _uses_gpu(config, gpus):
+        return Engine.ONNXRUNTIME
+    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+    if any(each.name == _TENSORRT for each in accelerators):
+        return Engine.ONNXRUNTIME_TENSORRT
+    return Engine.ONNXRUNTIME_CUDA
+
+
+def _uses_gpu(config: ModelConfig, gpus: int) -> bool:
+    groups = config.instance_group or [ModelInstanceGroup()]
+    return any(
+        group.kind == ModelInstanceGroup.KIND_GPU
+        or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus > 0)
+        for group in groups
+    )
+
+
+# ----------------------------------------------------------------------------- configurations
+def _copy(config: ModelConfig) -> ModelConfig:
+    changed = ModelConfig()
+    changed.CopyFrom(config)
+    return changed
+
+
+def _serving(model: ServedModel, artefact: Artefact, config: ModelConfig, file: str) -> ModelConfig:
+    """``file``: what stands for the artefact in the version directory, empty where it has the name
+    that its backend looks for. (For a folder the ONNX Runtime backend takes its model.onnx.)"""
+    changed = _copy(config)
+    if config.backend == "python":
+        _through_runner(model, artefact, changed, file)
+        return changed
+    engine, precision = artefact.variant.engine, artefact.variant.precision
+    platform, backend = _PLATFORMS[engine]
+    for field in ("platform", "default_model_filename", "cc_model_filenames"):
+        changed.ClearField(field)
+    changed.platform, changed.backend = platform, backend
+    if file:
+        changed.default_model_filename = file
+    if engine is not Engine.PYTORCH:
+        _set_kind(changed, on_gpu=engine in _ON_GPU)
+    _set_accelerators(changed, engine, precision)
+    return changed
+
+
+def _through_runner(model: ServedModel, artefact: Artefact, config: ModelConfig, file: str) -> None:
+    engine = artefact.variant.engine
+    if not model.runner or engine is not Engine.ONNXRUNTIME:
+        raise CandidateFailed(
+            f"the server has the Python backend alone, which cannot serve {artefact.variant}",
+            next_step="use launch: docker or binary, with a Triton that has the backend",
+        )
+    if not file:
+        if MODEL_FILE in config.parameters:
+            del config.parameters[MODEL_FILE]
+        return
+    within = f"{file}/{ONNX_FILE}" if artefact.beside else file
+    config.parameters[MODEL_FILE].string_value = within
+
+
+def _set_kind(config: ModelConfig, *, on_gpu: bool) -> None:
+    """Instances where the engine runs; their number and what else the user said of them stay."""
+    if not config.instance_group:
+        # One on a GPU, whatever a silent configuration would have come to on the CPU.
+        config.instance_group.add(count=1 if on_gpu else instance_count(config))
+    kind = ModelInstanceGroup.KIND_GPU if on_gpu else ModelInstanceGroup.KIND_CPU
+    for group in config.instance_group:
+        if group.kind != kind:
+            group.kind = kind
+            group.ClearField("gpus")
+
+
+def _set_accelerators(config: ModelConfig, engine: Engine, precision: Precision) -> None:
+    """The GPU accelerators that the engine needs; what the user said of them beside stays."""
+    before = {
+        each.name: dict(each.parameters)
+        for each in config.optimization.execution_accelerators.gpu_execution_accelerator
+    }
+    wanted: dict[str, dict[str, str]] = {}
+    if engine is Engine.ONNXRUNTIME_TENSORRT:
+        if precision not in _PRECISION_MODES:
+            raise CandidateFailed(
+                "TensorRT within ONNX Runtime has no such precision", value=precision
+            )
+        mode = {"precision_mode": _PRECISION_MODES[precision]}
+        wanted[_TENSORRT] = {**before.get(_TENSORRT, {}), **mode}
+    if engine is Engine.ONNXRUNTIME_CUDA:
+        tf32 = {Precision.FP32: {_TF32: "0"}, Precision.TF32: {_TF32: "1"}}.get(precision, {})
+        wanted[_CUDA] = {**before.get(_CUDA, {}), **tf32}
+    if not config.HasField("optimization") and not any(wanted.values()):
+        return
+    accelerators = config.optimization.execution_accelerators
+    accelerators.ClearField("gpu_execution_accelerator")
+    for name, parameters in wanted.items():
+        if parameters:
+            accelerators.gpu_execution_accelerator.add(name=name, parameters=parameters)
+
+
+def _accelerator_says(config: ModelConfig, name: str, key: str) -> str | None:
+    for each in config.optimization.execution_accelerators.gpu_execution_accelerator:
+        if each.name == name and key in each.parameters:
+            return str(each.parameters[key])
+    return None
