@@ -37,6 +37,7 @@ class EngineBuilder(Protocol):
         """Versions of everything that its artefacts depend on, by name, the GPU and its driver
         among them: part of the cache's key."""
 
-    def build(self, request: BuildRequest, folder: Path, say: Say) -> Made:
-        """The artefact, in ``folder``, which is empty and is cached as a whole. What fails is told
-        in ``refused``; nothing is raised but for an interruption."""
+    def build(self, request: BuildRequest, onnx: Path | None, folder: Path, say: Say) -> Made:
+        """The artefact, in ``folder``, which is empty and is cached as a whole. ``onnx`` is the
+        strongly typed graph that has passed the gate in ONNX Runtime (None where the source is no
+        ONNX file). What fails is told in ``refused``; nothing is raised but for an interruption."""
