@@ -72,12 +72,14 @@ _PRECISION_MODES = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
     """A built variant: ``path`` is its file in the cache, ``beside`` the files of weights that
-    belong to it, in the same directory. ``own``: it is the model's own file, as it was given."""
+    belong to it, in the same directory. ``own``: it is the model's own file, as it was given.
+    ``exported``: it stands alone, under the name that its backend looks for."""
 
     variant: Variant
     path: Path
     beside: tuple[Path, ...] = ()
     own: bool = False
+    exported: bool = False
 
     @property
     def standing(self) -> str:
@@ -87,20 +89,14 @@ class Artefact:
 
 
 def with_variant(model: ServedModel, variant: str, config: ModelConfig) -> ModelConfig:
-    """A copy of the model's configuration that serves the variant, while a study runs.
+    """A copy of the model's configuration that serves the variant.
 
     CandidateFailed for one that was not built, or that this server cannot serve.
     """
     artefact = _artefact(model, variant)
     if artefact.own:
         return _copy(config)
-    return _serving(model, artefact, config, artefact.standing)
-
-
-def exported_with_variant(model: ServedModel, variant: str, config: ModelConfig) -> ModelConfig:
-    """The same for an export, where the artefact has the name that its backend looks for."""
-    artefact = _artefact(model, variant)
-    return _copy(config) if artefact.own else _serving(model, artefact, config, "")
+    return _serving(model, artefact, config, "" if artefact.exported else artefact.standing)
 
 
 def variant_in_service(model: ServedModel, *, gpus: int = 0) -> str | None:
