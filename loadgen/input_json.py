@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from autotune.core.errors import InputRefused
-from autotune.core.model_interface import NUMPY_DTYPES, ModelInterface, Sample, TensorSpec
-from autotune.core.workload import InputSpec
+from autotune.core.model_interface import NUMPY_DTYPES, Sample, TensorSpec
 from loadgen.input_checks import (
     Tensor,
+    Wanted,
     bytes_array,
     check_inputs,
     check_shape,
@@ -25,7 +25,7 @@ from loadgen.input_checks import (
 )
 
 
-def read_json(model: ModelInterface, spec: InputSpec, path: Path) -> list[Sample]:
+def read_json(wanted: Wanted, path: Path) -> list[Sample]:
     """perf_analyzer's input-data JSON: ``{"data": [{"IN": [...]}, ...]}``; a tensor is a flat
     list, ``{"content": [...], "shape": [...]}`` or ``{"b64": "..."}``. The steps of a stream (a
     list in ``data``) become samples of their own. ``validation_data`` is not used."""
@@ -41,31 +41,30 @@ def read_json(model: ModelInterface, spec: InputSpec, path: Path) -> list[Sample
             'an input-data file holds {"data": [{"INPUT": [...]}, ...]}', value=str(path)
         )
     steps = [step for entry in entries for step in (entry if isinstance(entry, list) else [entry])]
-    return [_json_sample(model, spec, step, f"{path}, data[{i}]") for i, step in enumerate(steps)]
+    return [_json_sample(wanted, step, f"{path}, data[{i}]") for i, step in enumerate(steps)]
 
 
-def _json_sample(model: ModelInterface, spec: InputSpec, step: object, where: str) -> Sample:
+def _json_sample(wanted: Wanted, step: object, where: str) -> Sample:
     if not isinstance(step, dict):
         raise InputRefused(f"{where} must map input names to tensors", value=type(step).__name__)
-    check_inputs(model, step, where)
-    tensors = {tensor.name: tensor for tensor in model.inputs}
+    check_inputs(wanted.model, step, where)
     return {
-        name: _json_tensor(tensors[name], spec, value, f"{where}, {name}")
+        name: _json_tensor(wanted.tensor(name), wanted, value, f"{where}, {name}")
         for name, value in step.items()
     }
 
 
-def _json_tensor(tensor: TensorSpec, spec: InputSpec, value: object, where: str) -> Tensor:
+def _json_tensor(tensor: TensorSpec, wanted: Wanted, value: object, where: str) -> Tensor:
     shape: tuple[int, ...] | None = None
     if isinstance(value, dict):
         shape = _json_shape(value.get("shape"), where)
         if "b64" in value:
             elements = _decoded(tensor, value["b64"], where)
-            return _shaped(tensor, spec, elements, shape, where)
+            return _shaped(tensor, wanted, elements, shape, where)
         value = value.get("content")
     if not isinstance(value, list):
         raise InputRefused(f'{where} must be a list, {{"content": [...]}} or {{"b64": "..."}}')
-    return _shaped(tensor, spec, _elements(tensor, _flat(value), where), shape, where)
+    return _shaped(tensor, wanted, _elements(tensor, _flat(value), where), shape, where)
 
 
 def _json_shape(value: object, where: str) -> tuple[int, ...] | None:
@@ -101,10 +100,10 @@ _ACCEPTED: dict[str, tuple[str, Callable[[object], bool]]] = {
 def _elements(tensor: TensorSpec, values: list[Any], where: str) -> Tensor:
     """A flat array of the tensor's datatype; every value must be one that it can hold."""
     dtype = np.dtype(NUMPY_DTYPES[tensor.datatype])
-    wanted, accepts = _ACCEPTED[dtype.kind]
+    words, accepts = _ACCEPTED[dtype.kind]
     for value in values:
         if not accepts(value):
-            raise InputRefused(f"{where}: {tensor.datatype} takes {wanted}", value=repr(value))
+            raise InputRefused(f"{where}: {tensor.datatype} takes {words}", value=repr(value))
     if dtype.kind == "O":
         return bytes_array([str(value).encode() for value in values], (len(values),))
     if dtype.kind in "iuf" and values:
@@ -148,10 +147,10 @@ def _length_prefixed(raw: bytes) -> list[bytes] | None:
 
 
 def _shaped(
-    tensor: TensorSpec, spec: InputSpec, elements: Tensor, shape: tuple[int, ...] | None, where: str
+    tensor: TensorSpec, wanted: Wanted, elements: Tensor, shape: tuple[int, ...] | None, where: str
 ) -> Tensor:
     if shape is None:
-        shape = shape_of(tensor, spec)
+        shape = shape_of(tensor, wanted)
     else:
         check_shape(tensor, shape, where)
     if elements.size != math.prod(shape):

@@ -1,4 +1,4 @@
-"""Request inputs: random ones, a perf_analyzer input-data file, or an ``.npz``."""
+"""Request inputs: random ones, those of a file or a folder, or what a Python function makes."""
 
 from __future__ import annotations
 
@@ -10,35 +10,49 @@ import numpy as np
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import NUMPY_DTYPES, ModelInterface, Sample, TensorSpec
 from autotune.core.workload import InputKind, InputSpec
-from loadgen.input_checks import SHAPES_KEY, Tensor, bytes_array, limits, shape_of
+from loadgen.input_checks import (
+    WORKLOAD_INPUTS,
+    Tensor,
+    Wanted,
+    bytes_array,
+    limits,
+    shape_of,
+)
 from loadgen.input_json import read_json
-from loadgen.input_npz import read_npz
+from loadgen.input_npz import read_folder, read_npz
+from loadgen.input_python import read_python
 
-RANGES_KEY = "workload.inputs.ranges"
 _TEXT_LENGTH = 16
 
 
-def build_samples(model: ModelInterface, spec: InputSpec, *, seed: int) -> Sequence[Sample]:
+def build_samples(
+    model: ModelInterface, spec: InputSpec, *, seed: int, key: str = WORKLOAD_INPUTS
+) -> Sequence[Sample]:
     """One sample per distinct request, each an array per input **without** the batch dimension.
 
-    InputRefused, with what was expected, where the model and the inputs do not fit together.
+    ``key``: where ``spec`` stands in the study file, for messages. InputRefused, with what was
+    expected, where the model and the inputs do not fit together.
     """
-    _check_names(model, spec)
+    wanted = Wanted(model=model, spec=spec, key=key)
+    _check_names(wanted)
     if spec.kind is InputKind.RANDOM:
-        return _random(model, spec, np.random.default_rng(seed))
+        return _random(wanted, np.random.default_rng(seed))
     if spec.path is None:
-        raise InputRefused(f"inputs of kind {spec.kind.value} need a file")
-    read = read_json if spec.kind is InputKind.JSON else read_npz
-    return read(model, spec, spec.path)
+        raise InputRefused(f"inputs of kind {spec.kind.value} need a path")
+    if spec.kind is InputKind.PYTHON:
+        return read_python(wanted, spec.path, seed)
+    readers = {InputKind.JSON: read_json, InputKind.NPZ: read_npz, InputKind.FOLDER: read_folder}
+    return readers[spec.kind](wanted, spec.path)
 
 
-def _check_names(model: ModelInterface, spec: InputSpec) -> None:
+def _check_names(wanted: Wanted) -> None:
+    model, spec = wanted.model, wanted.spec
     names = [tensor.name for tensor in model.inputs]
-    for key, given in ((SHAPES_KEY, spec.shapes), (RANGES_KEY, spec.ranges)):
+    for key, given in (("shapes", spec.shapes), ("ranges", spec.ranges)):
         for name in given:
             if name not in names:
                 raise InputRefused(
-                    f"{key} names an input that model {model.name} does not have",
+                    f"{wanted.key}.{key} names an input that model {model.name} does not have",
                     value=name,
                     next_step=f"its inputs are {', '.join(names)}",
                 )
@@ -51,23 +65,29 @@ def _check_names(model: ModelInterface, spec: InputSpec) -> None:
             )
 
 
-def _random(model: ModelInterface, spec: InputSpec, rng: np.random.Generator) -> list[Sample]:
+def _random(wanted: Wanted, rng: np.random.Generator) -> list[Sample]:
+    spec = wanted.spec
     if spec.count < 1:
-        raise InputRefused("workload.inputs.count must be at least 1", value=spec.count)
-    wanted = [
+        raise InputRefused(f"{wanted.key}.count must be at least 1", value=spec.count)
+    drawn = [
         tensor
-        for tensor in model.inputs
+        for tensor in wanted.model.inputs
         if not tensor.optional or tensor.name in spec.shapes or tensor.name in spec.ranges
     ]
-    shapes = {tensor.name: shape_of(tensor, spec) for tensor in wanted}
-    bounds = {tensor.name: _bounds(tensor, spec.ranges) for tensor in wanted}
+    shapes = {tensor.name: shape_of(tensor, wanted) for tensor in drawn}
+    bounds = {
+        tensor.name: _bounds(tensor, spec.ranges, f"{wanted.key}.ranges.{tensor.name}")
+        for tensor in drawn
+    }
     return [
-        {t.name: _draw(t, shapes[t.name], bounds[t.name], rng) for t in wanted}
+        {t.name: _draw(t, shapes[t.name], bounds[t.name], rng) for t in drawn}
         for _ in range(spec.count)
     ]
 
 
-def _bounds(tensor: TensorSpec, ranges: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+def _bounds(
+    tensor: TensorSpec, ranges: Mapping[str, tuple[float, float]], where: str
+) -> tuple[float, float]:
     """Low and high end. By default floats are uniform in [0, 1), bytes-sized unsigned integers
     (pixels) cover their type, and other integers are 0 or 1: the values that an id, a type and a
     mask can all take. Integer ranges include both ends."""
@@ -77,21 +97,18 @@ def _bounds(tensor: TensorSpec, ranges: Mapping[str, tuple[float, float]]) -> tu
         return (0, 255) if tensor.datatype == "UINT8" else (0, 1)
     low, high = given
     if tensor.datatype in {"BOOL", "BYTES"}:
-        raise InputRefused(f"{RANGES_KEY}.{tensor.name}: {tensor.datatype} takes no range")
+        raise InputRefused(f"{where}: {tensor.datatype} takes no range")
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise InputRefused(
-            f"{RANGES_KEY}.{tensor.name} is [low, high], low ≤ high", value=str(list(given))
-        )
+        raise InputRefused(f"{where} is [low, high], low ≤ high", value=str(list(given)))
     lowest, highest = limits(dtype)
     if low < lowest or high > highest:
         raise InputRefused(
-            f"{RANGES_KEY}.{tensor.name} must lie within {tensor.datatype}'s own range"
-            f" [{lowest:g}, {highest:g}]",
+            f"{where} must lie within {tensor.datatype}'s own range [{lowest:g}, {highest:g}]",
             value=str(list(given)),
         )
     if dtype.kind in "iu" and (low != int(low) or high != int(high)):
         raise InputRefused(
-            f"{RANGES_KEY}.{tensor.name}: an integer input takes whole numbers",
+            f"{where}: an integer input takes whole numbers",
             value=str(list(given)),
         )
     return given

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import autotune
 from autotune.adapters.triton.environment import fetch_from_package
+from autotune.adapters.triton.files import with_files
 from autotune.adapters.triton.remote import remote_config
 from autotune.adapters.triton.repository import (
     ServedModel,
@@ -45,7 +46,8 @@ def served_model(
     if source.onnx is not None:
         return from_onnx(source.onnx, source.name, work_dir)
     assert source.repository is not None, "the study file's rules ask for one source"
-    model = from_repository(source.repository, source.name, work_dir)
+    repository = with_files(source.repository, source.files, work_dir, cache_dir, say)
+    model = from_repository(repository, source.name, work_dir)
     return adapt_for_embedded(model, work_dir) if _embedded(study) else model
 
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise, product
+from pathlib import PurePosixPath
 
+from autotune.core.accuracy import METRICS as ACCURACY_METRICS
 from autotune.core.measurement import METRICS
 from autotune.core.sla import enough_samples
-from autotune.studyfile.schema import StudySection, WorkloadSection
-from autotune.studyfile.source import Problem, nearest
+from autotune.studyfile.schema import (
+    PYTHON_FUNCTION,
+    InputsSection,
+    StudySection,
+    WorkloadSection,
+)
+from autotune.studyfile.source import Place, Problem, nearest
 
 LATENCIES = {50.0: "p50_ms", 90.0: "p90_ms", 95.0: "p95_ms", 99.0: "p99_ms"}
 
@@ -32,6 +39,8 @@ def meaningless(study: StudySection) -> Iterator[Problem]:
     yield from _workload(study)
     yield from _objectives(study)
     yield from _robust(study)
+    yield from _accuracy(study)
+    yield from _calibration(study)
 
 
 def limits(study: StudySection) -> dict[float, float]:
@@ -57,6 +66,23 @@ def _model(study: StudySection) -> Iterator[Problem]:
         )
     if model.name is None and (remote or "repository" in given):
         yield Problem(place=("model",), rule="name the model that clients call: model.name")
+    yield from _model_files(study)
+
+
+def _model_files(study: StudySection) -> Iterator[Problem]:
+    if study.model.files and study.model.repository is None:
+        yield Problem(
+            place=("model", "files"),
+            rule="go into a model repository: they have no effect without model.repository",
+        )
+    for name in study.model.files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+            yield Problem(
+                place=("model", "files", name),
+                rule="is the file's path in the repository, such as recognize/1/model.onnx",
+                value=name,
+            )
 
 
 def _server(study: StudySection) -> Iterator[Problem]:
@@ -66,12 +92,13 @@ def _server(study: StudySection) -> Iterator[Problem]:
         "binary": {"binary", "ports", "flags"},
         "docker": {"image", "gpus", "ports", "flags"},
         "remote": {"http", "grpc", "metrics"},
-        "embedded": {"ports", "flags"},
+        "embedded": {"ports", "flags", "requirements"},
     }[server.launch]
     for key in needed.get(server.launch, ()):
         if getattr(server, key) is None:
             yield Problem(place=("server",), rule=f"launch '{server.launch}' needs server.{key}")
-    for key in ("binary", "image", "gpus", "http", "grpc", "metrics", "ports", "flags"):
+    every = ("binary", "image", "gpus", "http", "grpc", "metrics", "ports", "flags", "requirements")
+    for key in every:
         if getattr(server, key) and key not in allowed:
             yield Problem(
                 place=("server", key), rule=f"has no effect with launch '{server.launch}'"
@@ -182,19 +209,76 @@ def _workload(study: StudySection) -> Iterator[Problem]:
         yield Problem(
             place=("workload", "arrival", "cv"), rule="only gamma arrivals have a cv to set"
         )
-    if (work.inputs.kind == "random") == (work.inputs.path is not None):
+    yield from _inputs(work.inputs, ("workload", "inputs"))
+
+
+def _inputs(inputs: InputsSection, place: Place) -> Iterator[Problem]:
+    """The rules of request inputs, wherever in the file they stand."""
+    if (inputs.kind == "random") == (inputs.path is not None):
         yield Problem(
-            place=("workload", "inputs"),
-            rule="'random', or the path of a .json or .npz file",
-            value=work.inputs.path or work.inputs.kind,
+            place=place,
+            rule="'random', the path of a .json or .npz file or of a folder/, or FILE.py:FUNCTION",
+            value=inputs.path or inputs.kind,
         )
-    for name, (low, high) in work.inputs.ranges.items():
+    elif inputs.kind == "python" and inputs.function is None:
+        yield Problem(
+            place=place,
+            rule="name the function that makes the requests",
+            value=inputs.path,
+            next_step=f"{inputs.path}:FUNCTION",
+        )
+    elif inputs.kind != "python" and inputs.function is not None:
+        yield Problem(
+            place=(*place, "function"),
+            rule="goes with a Python file",
+            value=inputs.function,
+            next_step="FILE.py:FUNCTION, or kind: python with a path",
+        )
+    for name, (low, high) in inputs.ranges.items():
         if low >= high:
             yield Problem(
-                place=("workload", "inputs", "ranges", name),
+                place=(*place, "ranges", name),
                 rule="the low end must be below the high end",
                 value=[low, high],
             )
+
+
+def _accuracy(study: StudySection) -> Iterator[Problem]:
+    accuracy = study.accuracy
+    if accuracy is None:
+        if study.sla.accuracy_drop is not None:
+            yield Problem(
+                place=("sla", "accuracy_drop"),
+                rule="limits what the section accuracy measures, and there is none",
+                value=study.sla.accuracy_drop,
+                next_step="accuracy: {metric: top1, data: samples.npz}",
+            )
+        return
+    if accuracy.data is not None:
+        yield from _inputs(accuracy.data, ("accuracy", "data"))
+    if accuracy.metric not in ACCURACY_METRICS and not PYTHON_FUNCTION.fullmatch(accuracy.metric):
+        yield Problem(
+            place=("accuracy", "metric"),
+            rule="no such metric",
+            value=accuracy.metric,
+            next_step=nearest(accuracy.metric, [*ACCURACY_METRICS, "FILE.py:FUNCTION"]),
+        )
+
+
+def _calibration(study: StudySection) -> Iterator[Problem]:
+    if study.calibration is None:
+        return
+    yield from _inputs(study.calibration.data, ("calibration", "data"))
+    if study.calibration.data.kind == "random":
+        yield Problem(
+            place=("calibration", "data"),
+            rule="must be samples like those in service: random ones have other ranges",
+            value="random",
+            next_step="a .npz file, a folder/ of .npy or .npz files, or FILE.py:FUNCTION",
+        )
+    methods = study.calibration.methods
+    if len(set(methods)) < len(methods):
+        yield Problem(place=("calibration", "methods"), rule="names a method twice", value=methods)
 
 
 def _objectives(study: StudySection) -> Iterator[Problem]:

@@ -14,7 +14,10 @@ from pydantic_core import ErrorDetails
 from autotune.core.errors import InputRefused
 from autotune.core.sla import Sla
 from autotune.core.study import (
+    AccuracySpec,
     Budget,
+    CalibrationMethod,
+    CalibrationSpec,
     Finals,
     Launch,
     ModelSource,
@@ -30,8 +33,15 @@ from autotune.core.study import (
 )
 from autotune.core.workload import Arrival, ArrivalKind, InputKind, InputSpec, Workload
 from autotune.studyfile.contradictions import contradictions, limits, meaningless
-from autotune.studyfile.schema import StudySection
+from autotune.studyfile.schema import (
+    PYTHON_FUNCTION,
+    AccuracySection,
+    InputsSection,
+    PackageSection,
+    StudySection,
+)
 from autotune.studyfile.source import Place, Problem, Source, nearest
+from autotune.studyfile.variants import variant_problems
 from search_spaces import library
 from search_spaces.space import Space, SpaceRefused, parse_space
 
@@ -70,11 +80,40 @@ def study_from_options(definition: Mapping[str, Any]) -> Study:
 
 def _to_run(source: Source) -> Study:
     study = _study(source, contradictions)
-    work = study.workload
-    for what, path in (("trace", work.arrival.trace), ("input", work.inputs.path)):
-        if path is not None and not path.is_file():
-            raise InputRefused(f"the {what} file does not exist", value=str(path))
+    for what, path, exists in _paths(study):
+        if not exists(path):
+            raise InputRefused(f"the {what} does not exist", value=str(path))
     return study
+
+
+def _paths(study: Study) -> Iterator[tuple[str, Path, Callable[[Path], bool]]]:
+    """What the study reads besides its model and its server, and how to tell whether it is there.
+    (A model or a server that is missing is told, with more advice, by what serves it.)"""
+    accuracy, calibration = study.accuracy, study.calibration
+    files = (
+        ("trace file", study.workload.arrival.trace),
+        ("requirements file of the server", study.server.requirements),
+        ("file of expected answers", None if accuracy is None else accuracy.expected),
+        ("Python file of the metric", None if accuracy is None else _metric_file(accuracy.metric)),
+    )
+    yield from ((what, path, Path.is_file) for what, path in files if path is not None)
+    inputs = (
+        ("input", study.workload.inputs),
+        ("accuracy.data", None if accuracy is None else accuracy.data),
+        ("calibration.data", None if calibration is None else calibration.data),
+    )
+    for what, spec in inputs:
+        if spec is None or spec.path is None:
+            continue
+        if spec.kind is InputKind.FOLDER:
+            yield f"{what} folder", spec.path, Path.is_dir
+        else:
+            yield f"{what} file", spec.path, Path.is_file
+
+
+def _metric_file(metric: str) -> Path | None:
+    found = PYTHON_FUNCTION.fullmatch(metric)
+    return None if found is None else Path(found["path"])
 
 
 def _study(source: Source, rules: Callable[[StudySection], Iterator[Problem]]) -> Study:
@@ -89,6 +128,9 @@ def _study(source: Source, rules: Callable[[StudySection], Iterator[Problem]]) -
         raise source.refusal(problems)
     space_mapping = _space_mapping(section, source)
     space = _space(section, space_mapping, source)
+    problems = list(variant_problems(section, space))
+    if problems:
+        raise source.refusal(problems)
     return _build(section, space, source.base, _definition(section, space_mapping, source.base))
 
 
@@ -131,7 +173,7 @@ def _has(node: object, part: str | int) -> bool:
 def _valid_keys(place: Place) -> list[str]:
     model: type[BaseModel] | None = StudySection
     for part in place:
-        if isinstance(part, int) or model is None:
+        if model is None or part not in model.model_fields:
             continue
         model = _section_of(model.model_fields[part].annotation)
     return list(model.model_fields) if model is not None else []
@@ -168,7 +210,7 @@ def _pattern_words(error: ErrorDetails) -> str:
 
 
 def _hint(place: Place, value: object) -> str:
-    if place[:1] == ("trust",) or place[:2] == ("robust", "qps"):
+    if place[:1] == ("trust",) or place in (("robust", "qps"), ("sla", "accuracy_drop")):
         if isinstance(value, int | float) and 1 < value <= 100:
             return f"give a share: {value:g}% or {value / 100:g}"
         return ""
@@ -230,6 +272,7 @@ def _build(section: StudySection, space: Space, base: Path, definition: dict[str
             latency_ms=limits(section),
             error_rate=section.sla.error_rate,
             min_achieved=section.sla.min_achieved,
+            accuracy_drop=section.sla.accuracy_drop,
         ),
         space=space,
         objectives=tuple(
@@ -254,6 +297,8 @@ def _build(section: StudySection, space: Space, base: Path, definition: dict[str
             generator_cpu=section.trust.generator_cpu,
             foreign_cpu=section.trust.foreign_cpu,
         ),
+        accuracy=_accuracy(section, base),
+        calibration=_calibration(section, base),
         seed=section.seed,
         definition=definition,
     )
@@ -278,12 +323,13 @@ def _model(section: StudySection, base: Path) -> ModelSource:
         name=name,
         repository=_path(base, model.repository),
         onnx=onnx,
-        package=None
-        if packaged is None
-        else PackagedModel(
-            requirement=packaged.requirement, file=packaged.file, sha256=packaged.sha256
-        ),
+        package=None if packaged is None else _packaged(packaged),
+        files={path: _packaged(file) for path, file in model.files.items()},
     )
+
+
+def _packaged(package: PackageSection) -> PackagedModel:
+    return PackagedModel(requirement=package.requirement, file=package.file, sha256=package.sha256)
 
 
 def _server(section: StudySection, base: Path) -> ServerSpec:
@@ -301,6 +347,7 @@ def _server(section: StudySection, base: Path) -> ServerSpec:
             key: str(value).lower() if isinstance(value, bool) else str(value)
             for key, value in server.flags.items()
         },
+        requirements=_path(base, server.requirements),
         start_timeout_s=server.start_timeout_s,
         load_timeout_s=server.load_timeout_s,
     )
@@ -320,19 +367,59 @@ def _workload(section: StudySection, base: Path) -> Workload:
             cv=work.arrival.cv,
             trace=_path(base, work.arrival.trace),
         ),
-        inputs=InputSpec(
-            kind=InputKind(work.inputs.kind),
-            path=_path(base, work.inputs.path),
-            shapes={name: tuple(shape) for name, shape in work.inputs.shapes.items()},
-            ranges=work.inputs.ranges,
-            count=work.inputs.count,
-        ),
+        inputs=_inputs(work.inputs, base),
         warmup_s=work.warmup_s,
         measure_s=work.measure_s,
         measure_max_s=work.measure_max_s,
         saturation_s=work.saturation_s,
         timeout_s=work.timeout_s,
         max_in_flight=work.max_in_flight or min(room, 65536),
+    )
+
+
+def _inputs(inputs: InputsSection, base: Path) -> InputSpec:
+    return InputSpec(
+        kind=InputKind(inputs.kind),
+        path=_path(base, inputs.path),
+        function=inputs.function or "",
+        shapes={name: tuple(shape) for name, shape in inputs.shapes.items()},
+        ranges=inputs.ranges,
+        count=inputs.count,
+    )
+
+
+def _accuracy(section: StudySection, base: Path) -> AccuracySpec | None:
+    accuracy = section.accuracy
+    if accuracy is None:
+        return None
+    return AccuracySpec(
+        metric=_metric(accuracy, base),
+        data=None if accuracy.data is None else _inputs(accuracy.data, base),
+        expected=_path(base, accuracy.expected),
+        output=accuracy.output,
+        samples=accuracy.samples,
+    )
+
+
+def _metric(accuracy: AccuracySection, base: Path) -> str:
+    """The name of a built-in one; a function of the user's with its file's path made absolute."""
+    found = PYTHON_FUNCTION.fullmatch(accuracy.metric)
+    return f"{_path(base, found['path'])}:{found['function']}" if found else accuracy.metric
+
+
+def _calibration(section: StudySection, base: Path) -> CalibrationSpec | None:
+    calibration = section.calibration
+    if calibration is None:
+        return None
+    named = {"auto": None, "none": ()}
+    exclude = calibration.exclude
+    return CalibrationSpec(
+        data=_inputs(calibration.data, base),
+        samples=calibration.samples,
+        methods=tuple(CalibrationMethod(each) for each in calibration.methods),
+        per_channel=calibration.per_channel,
+        exclude=named[exclude] if isinstance(exclude, str) else tuple(exclude),
+        max_excluded=calibration.max_excluded,
     )
 
 
@@ -345,13 +432,19 @@ def _definition(section: StudySection, space: Mapping[str, Any], base: Path) -> 
         ("model", "repository"),
         ("model", "onnx"),
         ("server", "binary"),
+        ("server", "requirements"),
         ("workload", "arrival", "trace"),
         ("workload", "inputs", "path"),
+        ("accuracy", "data", "path"),
+        ("accuracy", "expected"),
+        ("calibration", "data", "path"),
     )
     for *parents, last in keys:
         node = data
         for parent in parents:
-            node = node[parent]
+            node = node.get(parent, {})
         if last in node:
             node[last] = str(_path(base, node[last]))
+    if section.accuracy is not None:
+        data["accuracy"]["metric"] = _metric(section.accuracy, base)
     return data

