@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.intervals import Interval
-from autotune.core.judged import Judged
-from autotune.core.measurement import METRICS
+from autotune.core.judged import Judged, emulated
+from autotune.core.measurement import METRICS, label
 
 TELLING = 0.02
 """A difference of less than this share is not worth a sentence."""
 BEYOND_NOISE = 0.1
 """Where there is no interval to tell the noise by, a difference of less than this share is taken
 for noise."""
-_EXACT = {"instances"}
-"""Counted, not measured: every difference is one."""
+_EXACT = {"instances", "accuracy_drop"}
+"""Counted, or taken on the same data: every difference is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Contrast:
     the other is better in the metric's own direction; None where there is nothing to tell the noise
     by, and then what is ``clear`` is so by its size alone. ``interval`` is the effect's 95%
     interval, from ``pairs`` interleaved runs of the two; None where they were only measured apart.
+    ``emulated``: of the utilization of an emulated accelerator.
     """
 
     metric: str
@@ -37,6 +38,12 @@ class Contrast:
     relation: Relation | None = None
     interval: Interval | None = None
     pairs: int = 0
+    emulated: bool = False
+
+    @property
+    def named(self) -> str:
+        """The metric for sentences."""
+        return f"emulated {label(self.metric)}" if self.emulated else label(self.metric)
 
     @property
     def tie(self) -> bool:
@@ -88,6 +95,7 @@ class Contrasts:
             before=first.value,
             after=second.value,
             effect=_effect(first.value, second.value),
+            emulated=metric == "utilization" and (emulated(one) or emulated(other)),
         )
         comparison = self._comparison(one.number, other.number, metric)
         if comparison is not None:

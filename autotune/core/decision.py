@@ -30,16 +30,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.core.bottleneck import Remedy, most_instances, remedy
 from autotune.core.comparison import Comparison
 from autotune.core.contrast import Contrasts
 from autotune.core.judged import Dimension, Judged, judge_trial
 from autotune.core.plain import finite
 from autotune.core.ranking import Choice, dimensions, front, known_dimensions, rank
 from autotune.core.reasons import Field, reasons
-from autotune.core.sla import Outcome, Sla
+from autotune.core.sla import ACCURACY, Outcome, Sla
 from autotune.core.study import Objective, PickRule, Robust
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
+from search_spaces.space import Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Decision:
     be told apart by the rule; empty where the pick stands alone. ``contenders`` are the pick and
     those that longer measuring could make the pick, by the rule's order. ``comparisons`` are the
     latest ones of any two of the judged. ``unknown`` are dimensions left out. ``reasons`` are
-    sentences for people.
+    sentences for people. ``remedy`` is what would help a pipeline that is the nearest miss.
     """
 
     rule: PickRule
@@ -90,6 +92,7 @@ class Decision:
     ties: tuple[int, ...] = ()
     contenders: tuple[int, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    remedy: Remedy | None = None
 
     def of(self, number: int | None) -> Judged | None:
         """The judged trial of that number."""
@@ -104,7 +107,10 @@ class Decision:
         return tuple(t.number for t in self.judged if t.outcome is Outcome.UNDECIDED)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for a `DecisionRecord`'s detail: everything but the measurements."""
+        """Plain data for a `DecisionRecord`'s detail: everything but the measurements. ``steps``
+        are the pick's, or the nearest miss's, where it is a pipeline."""
+        told = self.of(self.nearest_miss if self.pick is None else self.pick)
+        steps = None if told is None else told.steps
         return {
             "rule": str(self.rule),
             "dimensions": [
@@ -128,6 +134,10 @@ class Decision:
                 for c in self.gain
             ],
             "reasons": list(self.reasons),
+            "steps": None
+            if told is None or steps is None
+            else {"trial": told.number, **steps.to_json()},
+            "remedy": None if self.remedy is None else self.remedy.to_json(),
             "judged": [trial.to_json() for trial in self.judged],
         }
 
@@ -141,12 +151,14 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
     workload: Workload | None = None,
     comparisons: Sequence[Comparison] = (),
     robust: Robust | None = None,
+    space: Space | None = None,
 ) -> Decision:
     """Judge every ok trial, take the front of those that meet the SLA, and pick from it.
 
-    Depends on its arguments alone, not on the order of ``trials``. ``workload`` and ``robust`` only
-    word the reasons; of ``comparisons`` the latest of two trials in a metric counts. A candidate
-    that failed its confirmation, or a robust probe, does not meet the SLA.
+    Depends on its arguments alone, not on the order of ``trials``. ``workload``, ``robust`` and
+    ``space`` only word the reasons and the remedy; of ``comparisons`` the latest of two trials in a
+    metric counts. A candidate that failed its confirmation, or a robust probe, does not meet the
+    SLA.
     """
     found = (judge_trial(trial, sla) for trial in trials)
     judged = sorted((j for j in found if j is not None), key=lambda j: j.number)
@@ -157,6 +169,7 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
     ranking = rank(meeting, over, rule, sla)
     choice = ranking.choose(contrasts)
     nearest = None if choice else _nearest(judged)
+    helping = None if nearest is None else _helping(nearest, space)
     field = Field(
         trials=trials,
         judged=judged,
@@ -181,10 +194,11 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
         nearest_miss=None if nearest is None else nearest.number,
         distance=None if nearest is None else nearest.violation,
         gain=_gain(field, choice),
-        reasons=tuple(reasons(field, choice, nearest)),
+        reasons=tuple(reasons(field, choice, nearest, helping)),
         ties=_numbers(choice.ties if choice else ()),
         contenders=_contenders(field, choice, sla),
         comparisons=tuple(comparison for _, comparison in sorted(contrasts.comparisons.items())),
+        remedy=helping,
     )
 
 
@@ -227,6 +241,13 @@ def _nearest(judged: Sequence[Judged]) -> Judged | None:
     return min(judged, key=key, default=None)
 
 
+def _helping(nearest: Judged, space: Space | None) -> Remedy | None:
+    steps = nearest.steps
+    if steps is None:
+        return None
+    return remedy(steps, nearest.verdict, {} if space is None else most_instances(space))
+
+
 def _contenders(field: Field, choice: Choice | None, sla: Sla) -> tuple[int, ...]:
     """The pick, what is tied with it, and what is undecided and would come before it if it met the
     SLA; all that are undecided where there is no pick."""
@@ -247,7 +268,8 @@ def _contenders(field: Field, choice: Choice | None, sla: Sla) -> tuple[int, ...
 
 def _telling_metrics(sla: Sla, objectives: Sequence[Objective]) -> tuple[str, ...]:
     own = [objective.metric for objective in objectives]
-    names = [sla.tightest_metric, "saturation_qps", *own, "instances", "memory_mb"]
+    accuracy = [] if sla.accuracy_drop is None else [ACCURACY]
+    names = [sla.tightest_metric, "saturation_qps", *own, "instances", "memory_mb", *accuracy]
     return tuple(dict.fromkeys(names))
 
 

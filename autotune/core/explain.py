@@ -10,9 +10,9 @@ from autotune.core.judged import Judged, Probe, objection
 from autotune.core.measurement import METRICS, label
 from autotune.core.ranking import Choice
 from autotune.core.savings import Savings
-from autotune.core.sla import Finding, Outcome, Verdict
+from autotune.core.sla import ACCURACY, Finding, Outcome, Verdict
 from autotune.core.trial import Trial, TrialState
-from autotune.core.wording import ENDED, change_span, unjudged
+from autotune.core.wording import ENDED, change_span, listed, share_words, unjudged
 from autotune.core.workload import Workload
 
 UNSTEADY = 1.3
@@ -33,6 +33,8 @@ def shown(metric: str, value: float | None) -> str:
         return "unknown"
     if metric in {"utilization", "error_rate"}:
         return f"{value:.1%}"
+    if metric == ACCURACY:
+        return share_words(value)
     if metric == "instances":
         return f"{value:.0f}"
     unit = METRICS[metric].unit
@@ -42,7 +44,8 @@ def shown(metric: str, value: float | None) -> str:
 
 
 def picked(pick: Judged, rule: str, workload: Workload | None) -> str:
-    kept = "; ".join(finding.reason for finding in _latencies(pick.verdict))
+    told = [*_latencies(pick.verdict), *_accuracy(pick.verdict)]
+    kept = "; ".join(finding.reason for finding in told)
     rate = f"{pick.measurement.load.offered_qps:.1f} requests/s"
     if workload is not None:
         planned = f"{workload.headroom:g} × {workload.target_qps:g}"
@@ -60,7 +63,7 @@ def tie(choice: Choice, other: Judged, contrasts: Sequence[Contrast]) -> str:
 
 
 def _tied(contrast: Contrast) -> str:
-    text = f"{label(contrast.metric)} differs by {abs(contrast.effect):.1%}"
+    text = f"{contrast.named} differs by {abs(contrast.effect):.1%}"
     if contrast.interval is None:
         return f"{text}, their 95% intervals overlap"
     return f"{text}, 95% interval {change_span(contrast.interval)}"
@@ -126,8 +129,9 @@ def robust(pick: Judged, *, asked: bool) -> list[str]:
 
 
 def _least_margin(probe: Probe) -> float:
-    tightest = probe.verdict.tightest
-    return math.inf if tightest is None or tightest.margin is None else tightest.margin
+    """Of what the traffic changes: the accuracy is the same under any."""
+    margins = [f.margin for f in probe.verdict.findings if f.metric != ACCURACY]
+    return min((margin for margin in margins if margin is not None), default=math.inf)
 
 
 def _where(probe: Probe) -> str:
@@ -186,8 +190,8 @@ def runner_up(pick: Judged, other: Judged, contrasts: Sequence[Contrast]) -> str
         noise = any(abs(contrast.effect) >= TELLING for contrast in contrasts)
         how = "by no more than the noise" if noise else f"by less than {TELLING:.0%}"
         return f"{told}, which differs {how}"
-    but = f", but {_and(behind)}" if ahead and behind else ""
-    return f"{told}; trial {pick.number} has {_and(ahead or behind)}{but}"
+    but = f", but {listed(behind)}" if ahead and behind else ""
+    return f"{told}; trial {pick.number} has {listed(ahead or behind)}{but}"
 
 
 def tempts(other: Judged, contrast: Contrast) -> str:
@@ -228,14 +232,13 @@ def gained(baseline: Judged, pick: Judged, contrasts: Sequence[Contrast]) -> str
 
 def _change(contrast: Contrast) -> str:
     metric = contrast.metric
-    text = f"{label(metric)} {shown(metric, contrast.before)} → {shown(metric, contrast.after)}"
+    text = f"{contrast.named} {shown(metric, contrast.before)} → {shown(metric, contrast.after)}"
     return f"{text} (within the noise)" if contrast.tie else text
 
 
 def incomplete(number: int, missing: Sequence[str]) -> str:
-    return (
-        f"trial {number} meets the SLA too but cannot be compared: {_and(missing)} is unknown of it"
-    )
+    what = listed(missing)
+    return f"trial {number} meets the SLA too but cannot be compared: {what} is unknown of it"
 
 
 def left_out(unknown: Sequence[str]) -> list[str]:
@@ -259,7 +262,11 @@ def saved(savings: Savings, workload: Workload) -> list[str]:
 
 # ------------------------------------------------------------------------------------ the pieces
 def _latencies(verdict: Verdict) -> list[Finding]:
-    return [f for f in verdict.findings if f.metric not in {"error_rate", "achieved"}]
+    return [f for f in verdict.findings if f.metric.endswith("_ms")]
+
+
+def _accuracy(verdict: Verdict) -> list[Finding]:
+    return [f for f in verdict.findings if f.metric == ACCURACY]
 
 
 def _doubts(verdict: Verdict) -> str:
@@ -291,12 +298,12 @@ def _failing(trial: Judged) -> list[tuple[str, Finding]]:
 def _instead(contrast: Contrast) -> str:
     metric = contrast.metric
     before = shown(metric, contrast.before)
-    return f"{label(metric)} {shown(metric, contrast.after)} instead of {before}"
+    return f"{contrast.named} {shown(metric, contrast.after)} instead of {before}"
 
 
 def _difference(contrast: Contrast) -> str:
     metric = contrast.metric
-    text = f"{label(metric)} {shown(metric, contrast.after)}"
+    text = f"{contrast.named} {shown(metric, contrast.after)}"
     if metric == "instances" or math.isinf(contrast.effect):
         return _instead(contrast)
     return f"{text} ({abs(contrast.effect):.0%} {'more' if contrast.effect > 0 else 'less'})"
@@ -305,8 +312,4 @@ def _difference(contrast: Contrast) -> str:
 def _some(numbers: Sequence[int], most: int = 5) -> str:
     named = [str(number) for number in sorted(numbers)]
     hidden = len(named) - most
-    return _and([*named[:most], f"{hidden} more"] if hidden > 0 else named)
-
-
-def _and(phrases: Sequence[str]) -> str:
-    return ", ".join(phrases[:-1]) + " and " + phrases[-1] if len(phrases) > 1 else phrases[0]
+    return listed([*named[:most], f"{hidden} more"] if hidden > 0 else named)

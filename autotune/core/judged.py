@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.core.bottleneck import Breakdown, breakdown
 from autotune.core.capacity import Capacity, capacity_of
 from autotune.core.evidence import estimate, evidence
 from autotune.core.intervals import Estimate, Interval
-from autotune.core.measurement import METRICS, Measurement, Purpose, Traffic
+from autotune.core.measurement import EMULATED, METRICS, Measurement, Purpose, Traffic
 from autotune.core.plain import finite
 from autotune.core.sla import Outcome, Sla, Verdict, judge, judge_together, worst
 from autotune.core.trial import Trial, TrialState
@@ -55,6 +56,11 @@ class Judged:
         return self.evidence[-1]
 
     @property
+    def steps(self) -> Breakdown | None:
+        """Where the time of its last measurement went; None where it is not of a pipeline."""
+        return breakdown(self.measurement, self.trial.candidate)
+
+    @property
     def checks(self) -> tuple[Verdict, ...]:
         """The verdicts that the evidence's must stand: the confirmation's and the probes'."""
         confirmed = () if self.confirmation is None else (self.confirmation,)
@@ -92,6 +98,7 @@ class Judged:
 
     def to_json(self) -> dict[str, Any]:
         known = {name: self.estimate(name) for name in METRICS}
+        steps = self.steps
         plain: dict[str, Any] = finite({
             "trial": self.number,
             "outcome": str(self.outcome),
@@ -103,8 +110,15 @@ class Judged:
             "capacity": None if self.capacity is None else self.capacity.to_json(),
             "metrics": {name: None if k is None else k.value for name, k in known.items()},
             "intervals": {n: _ends(k.interval) for n, k in known.items() if k and k.interval},
+            "utilization_source": self.measurement.telemetry.source,
+            "steps": None if steps is None else steps.to_json(),
         })  # fmt: skip
         return plain
+
+
+def emulated(trial: Judged) -> bool:
+    """Whether its utilization is of an emulated accelerator."""
+    return trial.measurement.telemetry.source == EMULATED
 
 
 def judge_trial(trial: Trial, sla: Sla) -> Judged | None:

@@ -176,14 +176,18 @@ class ServerWindow:
         return total / done if done else None
 
 
+EMULATED = "emulated"
+"""The source of a utilization that is of no hardware: it is called so wherever it is shown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryWindow:
     """How busy the hardware was over the measured window. Unknown is None, never 0.
 
     ``utilization`` is a share, 0 to 1, of what ``source`` names: ``process_cpu`` (the server's
     processes, of all cores it may use), ``nvml`` (time in which a kernel ran), ``triton_metrics``
-    (the server's own ``nv_gpu_utilization``). ``series`` holds (seconds since the window opened,
-    utilization) pairs.
+    (the server's own ``nv_gpu_utilization``), ``emulated`` (the busy share of an emulated
+    accelerator). ``series`` holds (seconds since the window opened, utilization) pairs.
 
     What disturbed the measuring: ``foreign_cpu`` is the share, 0 to 1, of this machine's processor
     that neither the server nor the load generator nor the controller used, the hypervisor's part

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.core import explain
+from autotune.core import explain, explain_steps
+from autotune.core.bottleneck import Remedy
 from autotune.core.contrast import Contrasts
 from autotune.core.judged import Dimension, Judged
 from autotune.core.ranking import Choice
@@ -38,12 +39,19 @@ class Field:
         return next((trial for trial in self.judged if trial.number == 0), None)
 
 
-def reasons(field: Field, choice: Choice | None, nearest: Judged | None) -> list[str]:
-    """``nearest`` is the trial that comes nearest to the SLA where there is no ``choice``."""
+def reasons(
+    field: Field, choice: Choice | None, nearest: Judged | None, helping: Remedy | None = None
+) -> list[str]:
+    """``nearest`` is the trial that comes nearest to the SLA where there is no ``choice``;
+    ``helping`` what would help it, where it is a pipeline."""
     if choice is not None:
         told = _of_the_pick(field, choice)
     elif nearest is not None:
-        told = explain.near_miss(nearest, field.rule) + explain.capacity(nearest, field.workload)
+        told = [
+            *explain.near_miss(nearest, field.rule),
+            *_steps(nearest, helping),
+            *explain.capacity(nearest, field.workload),
+        ]
     else:
         return ["no trial was measured: nothing can be decided"]
     return [*told, *_incomplete(field), *explain.left_out(field.unknown), *_saved(field)]
@@ -53,6 +61,7 @@ def _of_the_pick(field: Field, choice: Choice) -> list[str]:
     pick = choice.pick
     return [
         explain.picked(pick, field.rule, field.workload),
+        *_steps(pick),
         *_tie(field, choice),
         *_gained(field, pick),
         *explain.confirmed(pick),
@@ -61,6 +70,12 @@ def _of_the_pick(field: Field, choice: Choice) -> list[str]:
         *_runner_up(field, choice),
         *_temptations(field, pick),
     ]
+
+
+def _steps(trial: Judged, helping: Remedy | None = None) -> list[str]:
+    """Of a pipeline: where the time goes, which step limits, what would help."""
+    found = trial.steps
+    return [] if found is None else explain_steps.of_steps(trial.number, found, helping)
 
 
 def _tie(field: Field, choice: Choice) -> list[str]:

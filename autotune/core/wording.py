@@ -22,6 +22,11 @@ ENDED = {
 IN_DOUBT = "in doubt"
 
 
+def listed(phrases: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return ", ".join(phrases[:-1]) + " and " + phrases[-1] if len(phrases) > 1 else phrases[0]
+
+
 def span(interval: Interval) -> str:
     """An interval beside its value, with as many digits as tell its ends apart: ``58–73``."""
     width = interval.high - interval.low

@@ -25,4 +25,5 @@ def decision_of(
         workload=study.workload,
         comparisons=[c for c in comparisons if {c.first, c.second} <= final],
         robust=study.robust,
+        space=study.space,
     )
