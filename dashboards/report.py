@@ -23,6 +23,7 @@ from autotune.core.records import StudyRecord
 from autotune.core.sla import Sla
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
+from autotune.core.variants import VariantRecord
 from autotune.core.wording import change_span, disbelieved, ended_words, in_kinds, percent, span
 from autotune.core.workload import ArrivalKind, Workload
 from dashboards.figures import data, draw
@@ -40,6 +41,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
     config_text: str | None = None,
     default_config_text: str | None = None,
     warnings: Sequence[str] = (),
+    variants: Sequence[VariantRecord] = (),
 ) -> str:
     """The report as HTML.
 

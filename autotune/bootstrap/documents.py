@@ -16,18 +16,21 @@ from autotune.core.plain import finite
 from autotune.core.records import DecisionRecord, StudyRecord
 from autotune.core.study import Study
 from autotune.core.trial import Trial
+from autotune.core.variants import VariantRecord
 from autotune.ports import ExportFile
 from dashboards.report import render_report
 
 REPORT = "report.html"
 
 
-def documents(
+def documents(  # noqa: PLR0913 - everything that is known of a study
     study: Study,
     model: ServedModel,
     record: StudyRecord,
     trials: Sequence[Trial],
     decided: DecisionRecord,
+    *,
+    variants: Sequence[VariantRecord] = (),
 ) -> list[ExportFile]:
     """The report, and the provenance of the trial that ``decided`` names as exported, if any."""
     by_number = {trial.number: trial for trial in trials}
@@ -44,6 +47,7 @@ def documents(
         config_text=None if pick is None else render(exported_config(model, pick.candidate)),
         default_config_text=render(native.config),
         warnings=(record.environment or {}).get("warnings", ()),
+        variants=variants,
     )
     files = [ExportFile(name=REPORT, text=report)]
     if decided.pick is not None:

@@ -22,6 +22,7 @@ from autotune.core.errors import InputRefused
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
+from autotune.core.variants import VariantRecord
 from autotune.ports import TrialStore
 from autotune.settings import Settings
 from autotune.studyfile import read_definition
@@ -104,6 +105,7 @@ class StoredStudy:
     trials: Sequence[Trial]
     decision: Decision
     exported_to: str | None
+    variants: Sequence[VariantRecord] = ()
 
     @classmethod
     def load(cls, store: TrialStore, reference: str, *, samples: bool = False) -> StoredStudy:
@@ -120,6 +122,7 @@ class StoredStudy:
             trials=trials,
             decision=decision_of(study, ended, _decided_by(store, record.id, decided)),
             exported_to=None if decided is None else decided.exported_to,
+            variants=store.variants(record.id),
         )
 
 
@@ -154,7 +157,9 @@ def export_stored(
             exported_to=str(out.absolute()),
         )
         servers = Servers(cache_dir=settings.cache_dir, work_dir=work)
-        files = documents(stored.study, model, stored.record, stored.trials, decided)
+        files = documents(
+            stored.study, model, stored.record, stored.trials, decided, variants=stored.variants
+        )
         config = exporter(stored.study, model, servers, work).write(
             chosen.candidate, out, stored.study.name, files
         )

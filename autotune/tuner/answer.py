@@ -10,6 +10,7 @@ from autotune.core.decision import Decision
 from autotune.core.records import StudyRecord
 from autotune.core.study import Study
 from autotune.core.trial import Trial
+from autotune.core.variants import VariantRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class Answer:
     """``exported_to`` is None where no candidate meets the SLA; then ``report`` is where the report
     was left by itself. ``search_log`` is a file that optuna-dashboard opens. ``load_s`` of
     ``wall_s`` seconds were spent under load; ``stopped_because`` says why no further candidate was
-    measured."""
+    measured; ``variants`` is what came of those that the study asked for."""
 
     study: Study
     record: StudyRecord
@@ -30,3 +31,4 @@ class Answer:
     report: Path | None = None
     search_log: Path | None = None
     warnings: tuple[str, ...] = ()
+    variants: Sequence[VariantRecord] = ()

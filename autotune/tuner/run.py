@@ -281,6 +281,7 @@ class StudyRunner:
             warnings=tuple(self._warned),
             report=settled.report,
             search_log=self.search_log,
+            variants=self.store.variants(self.study_id),
         )
 
     def _told(self, recorder: Recorder) -> Recorder:
