@@ -1,18 +1,20 @@
 """Chooses the concrete classes and wires them: the only place that knows them all."""
 
 from autotune.bootstrap.comparing import Compared, compare_stored
-from autotune.bootstrap.machine import examine_machine
+from autotune.bootstrap.machine import Check, engines_here, examine_machine
 from autotune.bootstrap.models import demo_study
 from autotune.bootstrap.session import StudySession
 from autotune.bootstrap.stored import StoredStudy, as_it_stands, export_stored, open_store
 
 __all__ = [
+    "Check",
     "Compared",
     "StoredStudy",
     "StudySession",
     "as_it_stands",
     "compare_stored",
     "demo_study",
+    "engines_here",
     "examine_machine",
     "export_stored",
     "open_store",

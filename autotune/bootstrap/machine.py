@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.adapters import hardware
 from autotune.adapters.examine import Check, checks
+from autotune.core.capability import Capability, table
 from autotune.settings import Settings
 
 
 def examine_machine() -> Sequence[Check]:
     settings = Settings.from_environment()
     return list(checks(settings.cache_dir, settings.work_dir))
+
+
+def engines_here() -> Sequence[Capability]:
+    """Which variants this machine can build and serve, given a server with their backends."""
+    return table(hardware.seen())

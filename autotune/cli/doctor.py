@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
 import click
 from rich.table import Table
+from rich.text import Text
 
-from autotune.bootstrap import examine_machine
+from autotune.bootstrap import Check, engines_here, examine_machine
 from autotune.cli.console import Console
 from autotune.cli.exits import ExitCode
 from autotune.cli.options import json_option
+from autotune.core.capability import Answer, Capability
+from autotune.core.variants import Engine, Precision
 
 MARKS = {"ok": ("ok", "green"), "warning": ("note", "yellow"), "missing": ("missing", "red")}
+CELLS = {Answer.YES: ("yes", "green"), Answer.UNTRIED: ("yes?", "yellow"), Answer.NO: ("no", "dim")}
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_NAME, _CELL = 21, 6
+"""Widths of columns: all of it has room in 60."""
 
 
 @click.command(
@@ -21,16 +32,69 @@ MARKS = {"ok": ("ok", "green"), "warning": ("note", "yellow"), "missing": ("miss
 def command(as_json: bool) -> int:
     """Say what this machine can measure and what is missing. Exits 1 if the embedded server
     cannot run here."""
-    checks = examine_machine()
+    checks, engines = examine_machine(), engines_here()
     if as_json:
-        Console.document([check.to_json() for check in checks])
+        Console.document([*(check.to_json() for check in checks), *_engines_json(engines)])
     else:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for check in checks:
-            mark, style = MARKS[check.state]
-            table.add_row(check.name, f"[{style}]{mark}[/]", check.detail)
-            if check.next_step:
-                table.add_row("", "", f"[dim]→ {check.next_step}[/]")
-        Console.out.print(table)
+        _print_checks(checks)
+        Console.out.print()
+        _print_engines(engines)
     blocked = any(check.state == "missing" and check.required for check in checks)
     return ExitCode.FAILED if blocked else ExitCode.MEETS
+
+
+def _print_checks(checks: Iterable[Check]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column()
+    table.add_column(overflow="fold")
+    for check in checks:
+        mark, style = MARKS[check.state]
+        table.add_row(check.name, f"[{style}]{mark}[/]", check.detail)
+        if check.next_step:
+            table.add_row("", "", f"[dim]→ {check.next_step}[/]")
+    Console.out.print(table)
+
+
+def _print_engines(engines: Sequence[Capability]) -> None:
+    """A row per engine, a column per precision; reasons and notes by number below."""
+    notes = list(dict.fromkeys(each.note for each in engines if each.note))
+    head = "".join(str(precision).ljust(_CELL) for precision in Precision)
+    Console.out.print(Text("variants".ljust(_NAME) + head.rstrip(), style="bold"), soft_wrap=True)
+    for engine, row in groupby(engines, key=lambda each: each.variant.engine):
+        line = Text(str(engine).ljust(_NAME))
+        for each in row:
+            word, style = CELLS[each.answer]
+            number = str(notes.index(each.note) + 1).translate(_RAISED) if each.note else ""
+            line.append((word + number).ljust(_CELL), style)
+        line.rstrip()
+        Console.out.print(line, soft_wrap=True)
+    for number, note in enumerate(notes, start=1):
+        Console.hanging(Text(note, style="dim"), f"{number:>2} ")
+    if any(each.answer is Answer.UNTRIED for each in engines):
+        Console.hanging(
+            Text(f"by the vendors' documentation; {Answer.UNTRIED}", style="dim"), "yes? "
+        )
+
+
+def _engines_json(engines: Iterable[Capability]) -> list[dict[str, Any]]:
+    """An entry per engine, like a check's, with what there is to say of each precision."""
+    return [
+        _engine_json(engine, list(row))
+        for engine, row in groupby(engines, key=lambda each: each.variant.engine)
+    ]
+
+
+def _engine_json(engine: Engine, row: Sequence[Capability]) -> dict[str, Any]:
+    runs = [str(each.variant.precision) for each in row if each.answer is not Answer.NO]
+    return {
+        "name": str(engine),
+        "state": "ok" if runs else "warning",
+        "detail": f"runs {', '.join(runs)}" if runs else row[0].note,
+        "next_step": "",
+        "required": False,
+        "precisions": {
+            str(each.variant.precision): {"answer": str(each.answer), "note": each.note}
+            for each in row
+        },
+    }
