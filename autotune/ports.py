@@ -54,13 +54,16 @@ class Search(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """What applying a candidate took. ``instances``: model instances now loaded, in all;
-    ``by_step``: of each step of a pipeline; ``reloaded``: the models that were loaded anew."""
+    ``by_step``: of each step of a pipeline; ``reloaded``: the models that were loaded anew;
+    ``largest_batches``: how many samples one execution takes at most, as loaded, of each step (of a
+    model that is tuned alone, under the empty name)."""
 
     seconds: float
     restarted: bool
     instances: int
     by_step: Mapping[str, int] = field(default_factory=dict)
     reloaded: tuple[str, ...] = ()
+    largest_batches: Mapping[str, int] = field(default_factory=dict)
 
 
 class StatisticsMark(Protocol):
@@ -190,8 +193,23 @@ class Telemetry(Protocol):
 class OutputCheck(Protocol):
     """Compares served outputs with the model run directly."""
 
-    def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
-        """Say in a line what was compared. OutputsDiffer with both values if they differ."""
+    def check(
+        self,
+        endpoint: Endpoint,
+        model: ModelInterface,
+        samples: Sequence[Sample],
+        candidate: Candidate,
+    ) -> str:
+        """Say in a line what was compared: of a candidate that names a variant, with that variant's
+        own file. OutputsDiffer with both values if they differ."""
+
+
+class AccuracyGate(Protocol):
+    """Holds what is served against the source model, on the study's evaluation data."""
+
+    def drop(self, endpoint: Endpoint, model: ModelInterface) -> float:
+        """How much worse it answers (0: as well); see `autotune.core.accuracy`. CandidateFailed if
+        it answers with errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,11 +112,13 @@ class Candidate:
         """What it says of one step of a pipeline, in the words of a model that is tuned alone; of
         the tuned model itself, without the server's flags, for the empty step."""
         parts = ((*split_target(target), value) for target, value in self.values.items())
-        return Candidate({
-            name: value
-            for part, name, value in parts
-            if part == step and not name.startswith(SERVER_PREFIX)
-        })
+        return Candidate(
+            {
+                name: value
+                for part, name, value in parts
+                if part == step and not name.startswith(SERVER_PREFIX)
+            }
+        )
 
     def replacing(self, **changes: Value) -> Candidate:
         return Candidate({**self.values, **changes})

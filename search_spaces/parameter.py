@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from search_spaces.candidate import BACKEND_PREFIX, SERVER_PREFIX, VARIANT, Value
+from search_spaces.candidate import BACKEND_PREFIX, SERVER_PREFIX, VARIANT, Value, split_target
 from search_spaces.conditions import Condition
 from search_spaces.domain import Domain, Range
 from search_spaces.refused import SpaceRefused
@@ -28,7 +28,7 @@ class Parameter:
         """The domain's own value for one found in service: a configuration file holds backend
         parameters and server flags as text ("4", "true"). Unchanged where there is none.
         """
-        textual = self.target.startswith((BACKEND_PREFIX, SERVER_PREFIX))
+        textual = split_target(self.target)[1].startswith((BACKEND_PREFIX, SERVER_PREFIX))
         if not (textual and isinstance(value, str)) or self.domain.contains(value):
             return value
         known = [_number(value)] if isinstance(self.domain, Range) else self.domain.values
@@ -76,4 +76,4 @@ def _cost(parameter: Parameter) -> int:
     """0 for what a restart pays for, 1 for another model file, 2 for a reload."""
     if parameter.target.startswith(SERVER_PREFIX):
         return 0
-    return 1 if parameter.target == VARIANT else 2
+    return 1 if split_target(parameter.target)[1] == VARIANT else 2

@@ -13,7 +13,7 @@ from search_spaces.domain import Domain, Range, Values
 from search_spaces.parameter import Parameter
 from search_spaces.prune import CORES, PruneRule
 from search_spaces.refused import SpaceRefused, nearest
-from search_spaces.targets import Path, TargetRule, checked_value, target_rule
+from search_spaces.targets import Path, TargetRule, checked_value, named_twice, target_rule
 
 PRUNE = "prune"
 ABOUT = "about"
@@ -30,6 +30,12 @@ def read_parameters(mapping: Mapping[str, Any]) -> tuple[Parameter, ...]:
         )
     rules = {target: target_rule(target, (target,)) for target in specs}
     domains = {target: _domain(target, specs[target], rules[target]) for target in specs}
+    if (twice := named_twice(specs)) is not None:
+        raise SpaceRefused(
+            f"{twice[0]} and {twice[1]} are the same thing: a step's workers are its instances",
+            next_step="keep one of them",
+            path=(twice[1],),
+        )
     return tuple(
         Parameter(target=target, domain=domains[target], when=_own_when(target, spec, domains))
         for target, spec in specs.items()

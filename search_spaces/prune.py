@@ -63,15 +63,22 @@ class PruneRule:
 
 
 def contradiction(candidate: Candidate) -> str | None:
-    """Why Triton would refuse the candidate whatever the model; None if it would not.
+    """Why Triton would refuse the candidate whatever the model, or one of its steps; None if it
+    would not.
 
     Source: Triton core, ValidateModelConfig ("dynamic batching preferred size must be <= max batch
     size").
     """
-    sizes, largest = candidate.get(PREFERRED_BATCH_SIZES), candidate.get(MAX_BATCH_SIZE)
-    if not isinstance(sizes, tuple) or not isinstance(largest, int) or max(sizes) <= largest:
-        return None
-    return f"preferred batch size {max(sizes)} is above max_batch_size {largest}: Triton refuses it"
+    for target, sizes in candidate.values.items():
+        if isinstance(sizes, tuple) and target.endswith(PREFERRED_BATCH_SIZES):
+            step = target.removesuffix(PREFERRED_BATCH_SIZES)
+            largest = candidate.get(step + MAX_BATCH_SIZE)
+            if isinstance(largest, int) and max(sizes) > largest:
+                return (
+                    f"preferred batch size {max(sizes)} is above {step}{MAX_BATCH_SIZE} {largest}:"
+                    " Triton refuses it"
+                )
+    return None
 
 
 def _number(value: Value) -> float | None:

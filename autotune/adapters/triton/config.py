@@ -59,6 +59,7 @@ __all__ = [
     "ModelConfig",
     "check_targets",
     "instance_count",
+    "largest_batch",
     "override_json",
     "parse",
     "present",
@@ -289,18 +290,21 @@ def _set_parameter(config: ModelConfig, target: str, value: Value) -> None:
 
 
 # -------------------------------------------------------------------------------- what is refused
-def check_targets(config: ModelConfig, targets: Iterable[str]) -> None:
-    """InputRefused if the space sweeps what cannot be set, or has no effect, on this model."""
+def check_targets(config: ModelConfig, targets: Iterable[str], *, step: str = "") -> None:
+    """InputRefused if the space sweeps what cannot be set, or has no effect, on this model;
+    ``step``: the pipeline's step that it is, for the words."""
     wanted = set(targets)
+    where = f"{step}." if step else ""
     for target in sorted(wanted):
         rule, next_step = objection(config, target) or ("", "")
         if rule:
-            raise InputRefused(rule, value=target, next_step=next_step)
+            raise InputRefused(rule, value=where + target, next_step=next_step)
     if wanted & BATCHER_TARGETS and MAX_BATCH_SIZE not in wanted and config.max_batch_size == 1:
+        futile = " and ".join(where + target for target in sorted(wanted & BATCHER_TARGETS))
         raise InputRefused(
-            f"max_batch_size is 1 and the space does not change it, so"
-            f" {' and '.join(sorted(wanted & BATCHER_TARGETS))} would have no effect",
-            next_step="Add max_batch_size to the space, or take these parameters out.",
+            f"{where}max_batch_size is 1 and the space does not change it, so {futile} would have"
+            " no effect",
+            next_step=f"Add {where}max_batch_size to the space, or take these parameters out.",
         )
 
 
@@ -436,6 +440,11 @@ def instance_count(config: ModelConfig, gpus: int = 0) -> int:
         return 0
     groups = config.instance_group or [ModelInstanceGroup()]
     return sum(_group_count(config, group, gpus) * _devices(group, gpus) for group in groups)
+
+
+def largest_batch(config: ModelConfig) -> int:
+    """How many samples Triton puts into one execution at most."""
+    return 1 if _batcher_missing(config) else max(1, int(config.max_batch_size))
 
 
 def _active_groups(config: ModelConfig) -> list[ModelInstanceGroup]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from tritonclient.grpc import InferenceServerClient
@@ -34,7 +34,8 @@ class Refused(ServerFailed):
 
 
 class Control:
-    """One server, one model. Raises `Unanswered`, `Unreachable` and `Refused`."""
+    """One server, one model, and what that model needs. ``model=`` names another one than the
+    first. Raises `Unanswered`, `Unreachable` and `Refused`."""
 
     def __init__(self, grpc: str, model: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._timeout_s = call_timeout_s
@@ -48,31 +49,40 @@ class Control:
         except InferenceServerException:
             return False
 
-    def load(self, override: str | None, timeout_s: float) -> None:
-        """Load the model, with a configuration in place of its file's if one is given, and wait
+    def load(self, override: str | None, timeout_s: float, model: str | None = None) -> None:
+        """Load a model, with a configuration in place of its file's if one is given, and wait
         until it is ready."""
         deadline = time.monotonic() + timeout_s
-        self._call(self._client.load_model, config=override, timeout_s=timeout_s)
-        while not self._ready():
+        self._call(self._client.load_model, config=override, timeout_s=timeout_s, model=model)
+        self.wait_until_ready(deadline - time.monotonic(), model)
+
+    def wait_until_ready(self, timeout_s: float, model: str | None = None) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self.loaded(model):
             if time.monotonic() > deadline:
                 raise Unanswered(
-                    f"the model {self._model} was loaded but is not ready", value=f"{timeout_s:g} s"
+                    f"the model {model or self._model} was loaded but is not ready",
+                    value=f"{timeout_s:.3g} s",
                 )
             time.sleep(_POLL_S)
 
     def unload(self, timeout_s: float | None = None, model: str | None = None) -> None:
         self._call(self._client.unload_model, timeout_s=timeout_s, model=model)
 
-    def loaded(self) -> bool:
+    def loaded(self, model: str | None = None) -> bool:
         """Whether the model is ready to serve."""
-        return self._ready()
+        return bool(self._call(self._client.is_model_ready, model=model))
 
-    def statistics(self) -> statistics.Mark:
-        return statistics.read(self._call(self._client.get_inference_statistics))
+    def statistics(self, steps: Collection[str] = ()) -> statistics.Mark:
+        """Of the model, and of a pipeline's steps at the same moment."""
+        if not steps:
+            return statistics.read(self._call(self._client.get_inference_statistics))
+        every = self._call(self._client.get_inference_statistics, model="")
+        return statistics.read_pipeline(every, self._model, steps)
 
-    def config(self) -> ModelConfig:
-        """The loaded model's whole configuration, with the server's own completions."""
-        config: ModelConfig = self._call(self._client.get_model_config).config
+    def config(self, model: str | None = None) -> ModelConfig:
+        """A loaded model's whole configuration, with the server's own completions."""
+        config: ModelConfig = self._call(self._client.get_model_config, model=model).config
         return config
 
     def version(self) -> str:
@@ -87,9 +97,6 @@ class Control:
 
     def close(self) -> None:
         self._client.close()
-
-    def _ready(self) -> bool:
-        return bool(self._call(self._client.is_model_ready))
 
     def _call(
         self,

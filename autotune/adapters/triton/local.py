@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.adapters.triton import leftovers, statistics
-from autotune.adapters.triton.config import instance_count, override_json, with_candidate
+from autotune.adapters.triton.config import ModelConfig
 from autotune.adapters.triton.control import (
     CALL_TIMEOUT_S,
     Control,
@@ -18,6 +18,14 @@ from autotune.adapters.triton.control import (
     candidate_failed,
 )
 from autotune.adapters.triton.launchers import Launcher, refuse_reserved
+from autotune.adapters.triton.loading import Loading, applied, loaded_configs
+from autotune.adapters.triton.pipeline import (
+    calls,
+    configs,
+    instances_of,
+    processes_of,
+    steps,
+)
 from autotune.adapters.triton.ports import Ports, fixed_ports, free_ports
 from autotune.adapters.triton.process import ChildProcess, tail
 from autotune.adapters.triton.repository import ServedModel
@@ -41,8 +49,8 @@ _TAKEN = "already in use"
 
 
 class LocalServer:
-    """Implements `ports.Server` with a `Launcher`; ``strict`` loads the model as its file says,
-    with auto-completion off. The server's log is ``work_dir/server.log``."""
+    """Implements `ports.Server` with a `Launcher`; ``strict`` loads the model (or the pipeline) as
+    its files say, with auto-completion off. The server's log is ``work_dir/server.log``."""
 
     def __init__(
         self,
@@ -64,6 +72,10 @@ class LocalServer:
         self._ports: Ports | None = None
         self._flags: Mapping[str, str] = dict(spec.flags)
         self._version = ""
+        self._loading = Loading(model)
+        self._steps = tuple(steps(model))
+        self._calls = calls(model)
+        self._instances: Mapping[str, int] = {}
 
     # ----------------------------------------------------------------------------- start and end
     def start(self) -> None:
@@ -98,27 +110,35 @@ class LocalServer:
     # --------------------------------------------------------------------------------- the model
     def apply(self, candidate: Candidate) -> Applied:
         began = time.monotonic()
-        override = None
+        wanted: Mapping[str, ModelConfig] = {}
         if not self._strict:
             refuse_reserved(candidate.server_flags)
-            override = override_json(with_candidate(self._model.config, candidate))
+            wanted = configs(self._model, candidate)
         restarted = self._ensure(candidate)
         try:
-            self._asked(lambda control: control.load(override, self._spec.load_timeout_s))
+            reloaded = self._asked(lambda control: self._load(control, wanted))
         except Refused as error:
             raise candidate_failed(error, candidate) from error
-        config = self._asked(Control.config)
-        instances = instance_count(config)
-        if config.backend == "python":
-            self._wait_for_former_instances(instances)
-        return Applied(seconds=time.monotonic() - began, restarted=restarted, instances=instances)
+        loaded = self._asked(lambda control: loaded_configs(control, self._model))
+        self._instances = instances_of(loaded)
+        if processes := processes_of(loaded):
+            self._wait_for_former_instances(processes)
+        return applied(
+            loaded, seconds=time.monotonic() - began, restarted=restarted, reloaded=reloaded
+        )
+
+    def _load(self, control: Control, wanted: Mapping[str, ModelConfig]) -> tuple[str, ...]:
+        timeout_s = self._spec.load_timeout_s
+        if self._strict:
+            return self._loading.as_files_say(control, timeout_s)
+        return self._loading.bring(control, wanted, timeout_s)
 
     def interface(self) -> ModelInterface:
         return self._asked(Control.interface)
 
     def mark(self) -> StatisticsMark:
         """ServerFailed also where an instance has died: the server stays, and goes on without."""
-        mark = self._asked(Control.statistics)
+        mark = self._asked(lambda control: control.statistics(self._steps))
         if leftovers.dead(self.pids):
             raise ServerFailed("an instance of the model died", next_step=self._shown_log())
         return mark
@@ -126,14 +146,14 @@ class LocalServer:
     def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
         assert isinstance(start, statistics.Mark)
         assert isinstance(end, statistics.Mark)
-        return statistics.between(start, end)
+        return statistics.between(start, end, instances=self._instances, calls=self._calls)
 
-    def _wait_for_former_instances(self, instances: int) -> None:
+    def _wait_for_former_instances(self, processes: int) -> None:
         """A load returns while the former instances' processes still wind down, idle, one after
         the other, about a second each; their memory would be counted with the candidate's. An
         instance of the Python backend is a child of the server."""
         deadline = time.monotonic() + _WIND_DOWN_S
-        while len(self.pids()) > 1 + instances and time.monotonic() < deadline:
+        while len(self.pids()) > 1 + processes and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
     # ------------------------------------------------------------------------------- the process
@@ -260,6 +280,7 @@ class LocalServer:
         return "\n    ".join([f"the last lines of its log, {self._log}:", *lines[-12:]])
 
     def _end(self, how: Callable[[ChildProcess], None]) -> None:
+        self._loading.forget()
         control, self._control = self._control, None
         child, self._child = self._child, None
         if control is not None:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 from autotune.adapters.triton import statistics
-from autotune.adapters.triton.config import (
-    ModelConfig,
-    instance_count,
-    override_json,
-    with_candidate,
-)
+from autotune.adapters.triton.config import ModelConfig, override_json
 from autotune.adapters.triton.control import (
     Control,
     Refused,
     Unanswered,
     candidate_failed,
 )
-from autotune.adapters.triton.repository import ServedModel
+from autotune.adapters.triton.loading import Loading, applied, loaded_configs
+from autotune.adapters.triton.pipeline import calls, configs, instances_of, steps
+from autotune.adapters.triton.repository import ServedModel, from_configuration
 from autotune.core.errors import CandidateFailed, InputRefused, ServerFailed
 from autotune.core.measurement import ServerWindow
 from autotune.core.model_interface import Endpoint, ModelInterface
@@ -35,18 +32,16 @@ _NOT_EXPLICIT = "not allowed"
 """In the refusal of a server in model control mode none or poll (core, server.cc)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """How the model stood before the first candidate; None: it was not loaded."""
-
-    config: ModelConfig | None
+Found: TypeAlias = Mapping[str, ModelConfig | None]
+"""How the model, and each that it needs, stood before the first candidate, by name in loadable
+order; None: it was not loaded."""
 
 
 class RemoteServer:
     """Implements `ports.Server` for given addresses. It has no processes or log to be had.
 
-    ``close`` leaves the model as it was found: unloaded, or loaded with the configuration that it
-    had.
+    ``close`` leaves the model, and a pipeline's steps, as they were found: unloaded, or loaded with
+    the configuration that they had.
     """
 
     def __init__(self, spec: ServerSpec, model: ServedModel) -> None:
@@ -59,8 +54,12 @@ class RemoteServer:
         self._model = model
         self._endpoint = Endpoint(http=spec.http, grpc=spec.grpc, metrics_url=spec.metrics)
         self._control: Control | None = None
-        self._found: _Found | None = None
+        self._found: Found | None = None
         self._version = ""
+        self._loading = Loading(model)
+        self._steps = tuple(steps(model))
+        self._calls = calls(model)
+        self._instances: Mapping[str, int] = {}
 
     def start(self) -> None:
         """InputRefused if the server is not in explicit mode, ServerFailed if it is not there."""
@@ -82,20 +81,19 @@ class RemoteServer:
                 value=", ".join(candidate.server_flags),
                 next_step="take server.* out of the space, or use another launch",
             )
-        override = override_json(with_candidate(self._model.config, candidate))
+        wanted = configs(self._model, candidate)
         if self._control is None:
             self.start()
         if self._found is None:
-            self._found = _Found(self._asked(lambda c: c.config() if c.loaded() else None))
+            self._found = self._asked(lambda control: found(control, list(wanted)))
+        timeout_s = self._spec.load_timeout_s
         try:
-            self._asked(lambda control: control.load(override, self._spec.load_timeout_s))
+            reloaded = self._asked(lambda c: self._loading.bring(c, wanted, timeout_s))
         except Refused as error:
             raise candidate_failed(error, candidate) from error
-        return Applied(
-            seconds=time.monotonic() - began,
-            restarted=False,
-            instances=instance_count(self._asked(Control.config)),
-        )
+        loaded = self._asked(lambda control: loaded_configs(control, self._model))
+        self._instances = instances_of(loaded)
+        return applied(loaded, seconds=time.monotonic() - began, restarted=False, reloaded=reloaded)
 
     def alive(self) -> bool:
         return self._control is not None and self._control.live()
@@ -111,12 +109,12 @@ class RemoteServer:
         return ()
 
     def mark(self) -> StatisticsMark:
-        return self._asked(Control.statistics)
+        return self._asked(lambda control: control.statistics(self._steps))
 
     def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
         assert isinstance(start, statistics.Mark)
         assert isinstance(end, statistics.Mark)
-        return statistics.between(start, end)
+        return statistics.between(start, end, instances=self._instances, calls=self._calls)
 
     def identity(self) -> Mapping[str, Any]:
         return {
@@ -132,12 +130,13 @@ class RemoteServer:
     def close(self) -> None:
         """Raises ServerFailed if the model could not be put back."""
         control, self._control = self._control, None
-        found, self._found = self._found, None
+        before, self._found = self._found, None
+        self._loading.forget()
         if control is None:
             return
         try:
-            if found is not None:
-                restore(control, found.config, self._spec.load_timeout_s)
+            if before is not None:
+                restore(control, before, self._spec.load_timeout_s)
         except ServerFailed as error:
             raise ServerFailed(
                 f"the model {self._model.name} on {self._endpoint.grpc} could not be left as it"
@@ -174,23 +173,30 @@ def require_explicit(control: Control) -> None:
             ) from error
 
 
-def restore(control: Control, config: ModelConfig | None, timeout_s: float) -> None:
-    """Unload the model if ``config`` is None; else load it from its file, and with ``config`` in
-    its place if the file says something else."""
-    if config is None:
-        control.unload(timeout_s)
-        return
-    control.load(None, timeout_s)
-    if control.config() != config:
-        control.load(override_json(config), timeout_s)
+def found(control: Control, names: Sequence[str]) -> Found:
+    return {name: control.config(name) if control.loaded(name) else None for name in names}
 
 
-def remote_config(spec: ServerSpec, name: str) -> ModelConfig:
-    """The configuration of a model that a remote server has loaded, for one whose repository is
-    not at hand. InputRefused if it is not loaded."""
+def restore(control: Control, before: Found, timeout_s: float) -> None:
+    """Leave each model as it was: loaded from its file, with its configuration in the file's place
+    if that says something else, or unloaded. An ensemble comes before its steps, which its load
+    puts back to their files, and is unloaded before them."""
+    for name, config in reversed(before.items()):
+        if config is None:
+            control.unload(timeout_s, model=name)
+            continue
+        control.load(None, timeout_s, model=name)
+        if control.config(name) != config:
+            control.load(override_json(config), timeout_s, model=name)
+
+
+def remote_model(spec: ServerSpec, name: str, workdir: Path) -> ServedModel:
+    """A model, or a pipeline, as a remote server has it loaded: its configurations alone, since its
+    repository is not at hand. InputRefused if it is not loaded there."""
     control = Control(spec.grpc or "", name)
     try:
-        return control.config()
+        config = control.config()
+        return from_configuration(config, name, workdir, _composing(control, config))
     except Refused as error:
         raise InputRefused(
             f"the remote server has no model {name} loaded",
@@ -199,3 +205,12 @@ def remote_config(spec: ServerSpec, name: str) -> ModelConfig:
         ) from error
     finally:
         control.close()
+
+
+def _composing(control: Control, config: ModelConfig) -> dict[str, ModelConfig]:
+    """The models that an ensemble needs, each after those that it needs itself."""
+    needed: dict[str, ModelConfig] = {}
+    for step in config.ensemble_scheduling.step:
+        own = control.config(step.model_name)
+        needed |= {**_composing(control, own), step.model_name: own}
+    return needed

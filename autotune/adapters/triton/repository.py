@@ -90,9 +90,21 @@ def from_repository(path: Path, name: str, workdir: Path) -> ServedModel:
     """A model of the user's own repository, served from where it is.
 
     A model without a config.pbtxt is accepted where its ONNX file tells what Triton would make of
-    it; it is then served from a copy, ``workdir/completed``, that has one. InputRefused, with what
-    to do, for anything that a strict server would not load.
+    it; it is then served from a copy, ``workdir/completed``, that has one. An ensemble is read with
+    all models that it needs, each as it would be alone; where one of them had to be completed, all
+    of them are served from the copy. InputRefused, with what to do, for anything that a strict
+    server would not load.
     """
+    composing = {each: _read_alone(path, each, workdir) for each in _composing(path, name)}
+    tuned = _read_alone(path, name, workdir)
+    if not composing:
+        return tuned
+    pipeline = _pipeline(tuned, composing, workdir / "completed")
+    _refuse_unservable(pipeline)
+    return pipeline
+
+
+def _read_alone(path: Path, name: str, workdir: Path) -> ServedModel:
     source = _model_directory(path, name)
     config = _own_config(source, name)
     versions = _versions(source, config)
@@ -132,21 +144,9 @@ def backend_of(config: ModelConfig, source: Path) -> str:
     return ""
 
 
-def composing_models(model: ServedModel) -> tuple[str, ...]:
-    """The models that an ensemble needs, its own steps' steps included; empty for other models.
-
-    InputRefused if one of them is not in the repository.
-    """
-    found: list[str] = []
-    waiting = [step.model_name for step in model.config.ensemble_scheduling.step]
-    while waiting:
-        name = waiting.pop(0)
-        if name in found:
-            continue
-        config = _own_config(_model_directory(model.repository, name), name)
-        found.append(name)
-        waiting += [step.model_name for step in config.ensemble_scheduling.step]
-    return tuple(found)
+def loaded_versions(model: ServedModel) -> list[Path]:
+    """The version directories that Triton loads, lowest first."""
+    return _versions(model.source, model.config)
 
 
 def _model_directory(path: Path, name: str) -> Path:
@@ -181,6 +181,88 @@ def _require_plain_name(name: str) -> None:
             " beginning with '.'",
             value=name,
         )
+
+
+# ------------------------------------------------------------------------------------ ensembles
+def _composing(path: Path, name: str) -> list[str]:
+    """The names of the models that an ensemble needs, its own steps' steps included, each after
+    those that it needs itself; none for other models. InputRefused if one of them is not in the
+    repository, or if an ensemble needs itself."""
+    found: list[str] = []
+
+    def visit(each: str, above: tuple[str, ...]) -> None:
+        if each in above:
+            circle = (*above[above.index(each) :], each)
+            raise InputRefused("an ensemble cannot be a step of itself", value=" > ".join(circle))
+        if each in found:
+            return
+        config = _own_config(_needed_directory(path, each, above), each)
+        for step in config.ensemble_scheduling.step:
+            visit(step.model_name, (*above, each))
+        found.append(each)
+
+    visit(name, ())
+    return found[:-1]
+
+
+def _needed_directory(path: Path, name: str, above: tuple[str, ...]) -> Path:
+    try:
+        return _model_directory(path, name)
+    except InputRefused as error:
+        if not above:
+            raise
+        raise InputRefused(
+            f"the ensemble {above[-1]} has a step without a model: {error.rule}",
+            value=name,
+            next_step=error.next_step,
+        ) from error
+
+
+def _pipeline(
+    tuned: ServedModel, composing: Mapping[str, ServedModel], repository: Path
+) -> ServedModel:
+    """An ensemble with its composing models, all in one repository: where they are not, as links
+    in ``repository``."""
+    everything = [*composing.values(), tuned]
+    if len({model.repository for model in everything}) > 1:
+        everything = [_moved(model, repository) for model in everything]
+    *steps, whole = everything
+    digests = "".join(f"\n{step.name} {step.digest}" for step in steps)
+    return replace(
+        whole,
+        composing={step.name: step for step in steps},
+        digest=hashlib.sha256((tuned.digest + digests).encode()).hexdigest(),
+    )
+
+
+def _moved(model: ServedModel, repository: Path) -> ServedModel:
+    if model.repository == repository:
+        return model
+    source = _build(repository, model.name, lambda at: copy_tree(model.source, at, link=True))
+    onnx = model.onnx and source / model.onnx.relative_to(model.source)
+    return replace(model, repository=repository, source=source, onnx=onnx)
+
+
+def _refuse_unservable(pipeline: ServedModel) -> None:
+    """Triton's own rule for batch sizes (``ValidateEnsembleConfig``), and what the load cannot
+    ask for."""
+    for model in (*pipeline.composing.values(), pipeline):
+        if model.config.HasField("sequence_batching"):
+            raise InputRefused(
+                "a step that batches sequences needs requests with a correlation id, which the load"
+                " does not send",
+                value=model.name,
+                next_step="Tune the models beside it, or give it another batcher.",
+            )
+        own = model.config.max_batch_size
+        for step in model.config.ensemble_scheduling.step:
+            taken = pipeline.composing[step.model_name].config.max_batch_size
+            if taken < own:
+                raise InputRefused(
+                    f"the ensemble {model.name} has max_batch_size {own}, but its step"
+                    f" {step.model_name} takes {taken}: Triton refuses to load it",
+                    next_step="Lower the ensemble's, or raise the step's, in its config.pbtxt.",
+                )
 
 
 def _own_config(source: Path, name: str) -> ModelConfig:
@@ -351,11 +433,30 @@ def from_onnx(
     )
 
 
-def from_configuration(config: ModelConfig, name: str, workdir: Path) -> ServedModel:
+def from_configuration(
+    config: ModelConfig,
+    name: str,
+    workdir: Path,
+    composing: Mapping[str, ModelConfig] | None = None,
+) -> ServedModel:
     """A model of which only the configuration is at hand: one that a remote server has loaded.
+    ``composing``: those of the models that an ensemble needs, by name, in loadable order.
 
     Its export is the config.pbtxt alone; the model's files are the remote server's own.
     """
+    models = {
+        each: _configured(own, each, workdir)
+        for each, own in {**(composing or {}), name: config}.items()
+    }
+    tuned = models.pop(name)
+    if not models:
+        return tuned
+    pipeline = _pipeline(tuned, models, workdir)
+    _refuse_unservable(pipeline)
+    return pipeline
+
+
+def _configured(config: ModelConfig, name: str, workdir: Path) -> ServedModel:
     _require_plain_name(name)
 
     def fill(target: Path) -> None:
@@ -378,23 +479,33 @@ def adapt_for_embedded(
 
     A model of the ONNX Runtime backend is served through our runner, from ``workdir/runner``,
     with the configuration's backend changed and all else kept; the result's ``native`` is the
-    model given, which is what gets exported. Other models are returned as they are if their
-    backend is Python, or refused.
+    model given, which is what gets exported. So is each such step of an ensemble, whose own
+    ``native`` is then the ensemble given. Other models are returned as they are if their backend
+    is Python, or refused.
     """
+    if not model.composing:
+        return _adapted(model, workdir, runner_source)
+    steps = {name: _adapted(step, workdir, runner_source) for name, step in model.composing.items()}
+    if not any(step.native for step in steps.values()):
+        return model
+    return replace(_pipeline(model, steps, workdir / "runner"), native=model)
+
+
+def _adapted(model: ServedModel, workdir: Path, runner_source: Path) -> ServedModel:
     backend = backend_of(model.config, model.source)
     if backend in ("python", "ensemble"):
         return model
     if backend != "onnxruntime":
         raise InputRefused(
             "the embedded server has the Python backend alone (and stands in for ONNX Runtime)",
-            value=backend,
+            value=f"{backend} of {model.name}",
             next_step="Use launch: docker, binary or remote for this model.",
         )
     config = ModelConfig()
     config.CopyFrom(model.config)
     config.backend = "python"
-    for field in ("platform", "default_model_filename", "cc_model_filenames"):
-        config.ClearField(field)
+    for told in ("platform", "default_model_filename", "cc_model_filenames"):
+        config.ClearField(told)
     if not config.instance_group:
         config.instance_group.add(count=instance_count(model.config))
     for native in RUNNER_PARAMETERS.values():

@@ -1,8 +1,9 @@
-"""Triton's cumulative statistics of one model, and what happened between two readings."""
+"""Triton's cumulative statistics of a model or pipeline, and what happened between two readings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core.errors import ServerFailed
@@ -11,30 +12,48 @@ from autotune.core.measurement import BatchStat, ServerWindow
 _DURATIONS = ("queue", "compute_input", "compute_infer", "compute_output")
 _COMPUTE = _DURATIONS[1:]
 
+Key = str | tuple[int, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A reading: cumulative counters by name, summed over the model's versions; times in ns.
 
     Names are ``success``, ``fail``, ``executions``, ``<duration>`` and ``<duration>.count``, and
-    for each batch size ``(size, "count")`` and ``(size, "ns")``.
+    for each batch size ``(size, "count")`` and ``(size, "ns")``. ``steps``: of a pipeline, the
+    readings of its steps at the same moment.
     """
 
-    counters: dict[str | tuple[int, str], int]
+    counters: dict[Key, int]
+    steps: Mapping[str, Mark] = field(default_factory=dict)
 
 
 def read(response: Any) -> Mark:
-    """From a ``ModelStatisticsResponse`` (protocol: grpc_service.proto of triton-inference-server).
+    """From a ``ModelStatisticsResponse`` (protocol: grpc_service.proto of triton-inference-server)
+    about one model.
 
     ``success`` counts requests; each duration has its own count, which is smaller where requests
     were answered from the cache.
     """
-    counters: dict[str | tuple[int, str], int] = {}
+    return _summed(response.model_stats)
 
-    def add(key: str | tuple[int, str], amount: int) -> None:
+
+def read_pipeline(response: Any, ensemble: str, steps: Collection[str]) -> Mark:
+    """The same from a response about all models of a server."""
+    by_model: dict[str, list[Any]] = {name: [] for name in (ensemble, *steps)}
+    for version in response.model_stats:
+        by_model.get(version.name, []).append(version)
+    marks = {name: _summed(versions) for name, versions in by_model.items()}
+    return Mark(marks.pop(ensemble).counters, marks)
+
+
+def _summed(versions: Any) -> Mark:
+    counters: dict[Key, int] = {}
+
+    def add(key: Key, amount: int) -> None:
         counters[key] = counters.get(key, 0) + amount
 
-    for version in response.model_stats:
+    for version in versions:
         add("success", version.inference_stats.success.count)
         add("fail", version.inference_stats.fail.count)
         add("executions", version.execution_count)
@@ -48,11 +67,49 @@ def read(response: Any) -> Mark:
     return Mark(counters)
 
 
-def between(start: Mark, end: Mark) -> ServerWindow:
+def between(
+    start: Mark,
+    end: Mark,
+    *,
+    instances: Mapping[str, int] | None = None,
+    calls: Mapping[str, int] | None = None,
+) -> ServerWindow:
     """The difference of two readings, times as means in ms per request (per execution for
-    batches). ServerFailed if the counters went back: the model was loaded anew in between."""
+    batches). ``instances``: how many served it, by step, or under the empty name. ``calls``: how
+    often a request of a pipeline passes each step, once where it is not said.
 
-    def delta(key: str | tuple[int, str]) -> int:
+    Of a pipeline the times are those of a request on its whole way: each step's mean times its
+    calls, summed. (A step's total divided by the requests that came out at the end would count
+    those that still wait further down.) ServerFailed if the counters went back: a model was loaded
+    anew in between.
+    """
+    counts, passes = instances or {}, calls or {}
+    if not end.steps:
+        return _window(start, end, counts.get("", 0))
+    nothing = Mark({})
+    steps = {
+        name: _window(start.steps.get(name, nothing), mark, counts.get(name, 0))
+        for name, mark in end.steps.items()
+    }
+
+    def on_the_way(name: str) -> float:
+        return sum(getattr(step, name) * passes.get(each, 1) for each, step in steps.items())
+
+    whole = _window(start, end, 0)
+    return ServerWindow(
+        requests=whole.requests,
+        executions=sum(step.executions for step in steps.values()),
+        failures=whole.failures,
+        queue_ms=on_the_way("queue_ms"),
+        compute_input_ms=on_the_way("compute_input_ms"),
+        compute_infer_ms=on_the_way("compute_infer_ms"),
+        compute_output_ms=on_the_way("compute_output_ms"),
+        steps=steps,
+    )
+
+
+def _window(start: Mark, end: Mark, instances: int) -> ServerWindow:
+    def delta(key: Key) -> int:
         return end.counters.get(key, 0) - start.counters.get(key, 0)
 
     if any(delta(key) < 0 for key in (*start.counters, *end.counters)):
@@ -78,4 +135,5 @@ def between(start: Mark, end: Mark) -> ServerWindow:
             for size in sorted({key[0] for key in end.counters if isinstance(key, tuple)})
             if (count := delta((size, "count")))
         },
+        instances=instances,
     )

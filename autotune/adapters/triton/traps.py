@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from autotune.adapters.triton.config import ModelConfig, instance_count, with_candidate
+from autotune.adapters.triton.pipeline import (
+    configs,
+    is_pipeline,
+    parts,
+    steps,
+    without_variant,
+)
+from autotune.adapters.triton.repository import ServedModel
 from autotune.core.errors import CandidateFailed
-from search_spaces.candidate import Candidate
+from search_spaces.candidate import MAX_BATCH_SIZE, Candidate, split_target
 
 THREAD_PARAMETERS = (
     "intra_op_threads",
@@ -42,7 +51,7 @@ def traps(config: ModelConfig, candidate: Candidate, *, cores: int) -> tuple[str
 
     ``config`` is the model's own configuration, ``cores`` how many CPU cores the server may use.
     """
-    return tuple(text for text in _found(config, candidate, cores).values() if text)
+    return tuple(text for text in _found(config, candidate, cores, _RULES).values() if text)
 
 
 def study_traps(
@@ -51,27 +60,81 @@ def study_traps(
     """The warnings over many candidates (a whole space, or a sample of one): each trap once, in the
     words of the first candidate that falls into it, with how many do.
     """
+    return _counted(config, Counter(candidates), cores, _RULES)
+
+
+def model_traps(
+    model: ServedModel, candidates: Sequence[Candidate], *, cores: int
+) -> tuple[str, ...]:
+    """`study_traps` of a model that is tuned alone, or of each step of a pipeline, by its name; and
+    what a lowered step does to the pipeline."""
+    if not is_pipeline(model):
+        return study_traps(model.config, candidates, cores=cores)
+    told = [
+        f"{step}: {text}"
+        for step, part in parts(model).items()
+        for text in _counted(part.config, Counter(c.of(step) for c in candidates), cores, _OF_STEPS)
+    ]
+    return (*told, *_smaller_pipeline(model, candidates))
+
+
+def _counted(
+    config: ModelConfig, times: Mapping[Candidate, int], cores: int, rules: Sequence[_Rule]
+) -> tuple[str, ...]:
     texts: dict[_Rule, str] = {}
-    counts: dict[_Rule, int] = {}
-    total = 0
-    for candidate in candidates:
-        total += 1
-        for rule, text in _found(config, candidate, cores).items():
+    counts: Counter[_Rule] = Counter()
+    for candidate, many in times.items():
+        for rule, text in _found(config, candidate, cores, rules).items():
             if text:
                 texts.setdefault(rule, text)
-                counts[rule] = counts.get(rule, 0) + 1
-    return tuple(
-        f"{texts[rule]} [{counts[rule]} of {total} candidates]" for rule in _RULES if rule in texts
-    )
+                counts[rule] += many
+    total = sum(times.values())
+    return tuple(_told(texts[rule], counts[rule], total) for rule in rules if rule in texts)
 
 
-def _found(config: ModelConfig, candidate: Candidate, cores: int) -> dict[_Rule, str]:
+def _told(text: str, count: int, total: int) -> str:
+    return f"{text} [{count} of {total} candidates]"
+
+
+def _found(
+    config: ModelConfig, candidate: Candidate, cores: int, rules: Sequence[_Rule]
+) -> dict[_Rule, str]:
     try:
-        changed = with_candidate(config, candidate)
+        changed = with_candidate(config, without_variant(candidate))
     except CandidateFailed:
         return {}
     setting = _Setting(own=config, changed=changed, cores=cores)
-    return {rule: rule(setting) for rule in _RULES}
+    return {rule: rule(setting) for rule in rules}
+
+
+def _smaller_pipeline(model: ServedModel, candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    own = model.config.max_batch_size
+    texts: list[str] = []
+    count = 0
+    for sizes, many in Counter(map(_batch_sizes, candidates)).items():
+        try:
+            made = configs(model, sizes)
+        except CandidateFailed:
+            continue
+        most = made[model.name].max_batch_size
+        if most < own:
+            limiting = [step for step in steps(model) if made[step].max_batch_size == most]
+            texts.append(
+                f"max_batch_size {most} of {' and '.join(limiting)} lowers the ensemble's own,"
+                f" {own}, which Triton allows no higher than its steps': a client's own request of"
+                f" more than {most} samples would be refused (triton core, ValidateEnsembleConfig)"
+            )
+            count += many
+    return (_told(texts[0], count, len(candidates)),) if texts else ()
+
+
+def _batch_sizes(candidate: Candidate) -> Candidate:
+    sizes = {
+        target: value
+        for target, value in candidate.values.items()
+        if split_target(target)[1] == MAX_BATCH_SIZE
+    }
+    return Candidate(sizes)
 
 
 def _preferred_below_maximum(setting: _Setting) -> str:
@@ -196,3 +259,5 @@ _RULES: tuple[_Rule, ...] = (
     _ordering,
     _response_cache,
 )
+_OF_STEPS = tuple(rule for rule in _RULES if rule is not _smaller_requests)
+"""Clients meet the maximum of the pipeline, not of its steps."""
