@@ -12,22 +12,36 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
+from autotune.core.bottleneck import Breakdown, Step
 from autotune.core.capacity import capacity_of
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.explain import shown
+from autotune.core.explain_steps import capacity as capacity_words
+from autotune.core.explain_steps import ms
 from autotune.core.intervals import Interval
 from autotune.core.judged import Probe
-from autotune.core.measurement import METRICS
+from autotune.core.measurement import EMULATED, METRICS
 from autotune.core.plain import finite
 from autotune.core.records import StudyRecord
-from autotune.core.sla import Sla
+from autotune.core.sla import ACCURACY, Limit, Sla
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
 from autotune.core.variants import VariantRecord
-from autotune.core.wording import change_span, disbelieved, ended_words, in_kinds, percent, span
+from autotune.core.wording import (
+    change_span,
+    disbelieved,
+    ended_words,
+    in_kinds,
+    percent,
+    share_words,
+    span,
+    the_same,
+    without,
+)
 from autotune.core.workload import ArrivalKind, Workload
 from dashboards.figures import data, draw
 from dashboards.figures.data import Entry, Standing, label
+from search_spaces.candidate import Candidate
 
 
 def render_report(  # noqa: PLR0913 - everything that is known of a study
@@ -72,6 +86,9 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "counts": _counts(found),
         "comparisons": [_compared(one, told.get("pick")) for one in told.get("comparisons", ())],
         "batches": _batch_words(cast),
+        "steps": _steps(cast),
+        "variants": [_variant(record) for record in variants],
+        "emulated": any(entry.emulated for entry in found),
         "bounds": in_kinds(e.saturation_bound for e in found if e.saturation_bound),
         "capacity": _capacity(found, sla),
         "nearby": [one for entry in found for one in _nearby(entry, sla)],
@@ -110,11 +127,17 @@ def _plotly_js() -> str:
 # ------------------------------------------------------------------------------ who plays a part
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cast:
-    """The trials that the report speaks of. ``shown`` is the pick, or the nearest miss."""
+    """The trials that the report speaks of. ``shown`` is the pick, or the nearest miss; ``same`` is
+    what all trials of a pipeline have in common."""
 
     default: Entry | None
     pick: Entry | None
     miss: Entry | None
+    same: Candidate
+
+    def own(self, candidate: Candidate) -> Candidate:
+        """What tells a candidate from others."""
+        return without(candidate, self.same)
 
     @classmethod
     def of(cls, found: Sequence[Entry], pick: int | None) -> _Cast:
@@ -123,6 +146,7 @@ class _Cast:
             default=data.of_number(found, 0),
             pick=chosen,
             miss=data.nearest_miss(found) if chosen is None else None,
+            same=the_same(entry.trial.candidate for entry in found),
         )
 
     @property
@@ -158,7 +182,7 @@ def answer(cast: _Cast, sla: Sla) -> str:
         which = (
             "The configuration already in service" if pick.number == 0 else f"Trial {pick.number}"
         )
-        candidate = str(pick.trial.candidate) or "the model's own settings"
+        candidate = str(cast.own(pick.trial.candidate)) or "the model's own settings"
         latency = draw.told(pick, sla.tightest_metric)
         return (
             f"{which} ({candidate}) is the pick: {_name(sla)} {latency} of {_limit(sla)} allowed"
@@ -215,7 +239,9 @@ def _broken(entry: Entry, sla: Sla) -> str:
 
 # ----------------------------------------------------------------------------------- key figures
 def _key_figures(cast: _Cast, sla: Sla) -> list[dict[str, Any]]:
-    metrics = (sla.tightest_metric, "saturation_qps", "utilization", "memory_mb", "instances")
+    metrics = [sla.tightest_metric, "saturation_qps", "utilization", "memory_mb", "instances"]
+    if cast.shown is not None and cast.shown.metric(ACCURACY) is not None:
+        metrics.append(ACCURACY)
     return [_key_figure(cast, metric) for metric in metrics]
 
 
@@ -273,7 +299,8 @@ def _figures(
     drawn = {
         "scatter": draw.draw_scatter(scatter),
         "distribution": draw.draw_distributions(_curves(cast), sla.latency_ms),
-        "split": draw.draw_splits(_splits(found, cast, told)),
+        "split": draw.draw_step_splits(_step_splits(found, cast, told))
+        or draw.draw_splits(_splits(found, cast, told)),
         "batches": draw.draw_batches(data.batches(main)),
         "timeline": draw.draw_timeline(data.timeline(main), sla.tightest_latency_ms),
     }
@@ -287,16 +314,59 @@ def _curves(cast: _Cast) -> dict[str, data.Distribution]:
     return {colour: curve for colour, curve in curves.items() if curve is not None}
 
 
-def _splits(
+def _splits(found: Sequence[Entry], cast: _Cast, told: Mapping[str, Any]) -> list[data.Split]:
+    rows = _in_the_split(found, cast, told)
+    splits = (data.split(name, entry.measurement) for name, entry in rows)
+    return [one for one in splits if one is not None]
+
+
+def _step_splits(
+    found: Sequence[Entry], cast: _Cast, told: Mapping[str, Any]
+) -> list[data.StepSplit]:
+    """Of a pipeline's trials; none of a model that is tuned alone."""
+    rows = _in_the_split(found, cast, told)
+    return [data.step_split(name, steps) for name, entry in rows if (steps := entry.steps)]
+
+
+def _in_the_split(
     found: Sequence[Entry], cast: _Cast, told: Mapping[str, Any], most: int = 8
-) -> list[data.Split]:
-    """Default and pick, then the decision's front."""
+) -> list[tuple[str, Entry]]:
+    """Default and pick, then the decision's front (of a study without a pick, the front of the
+    trials that do not meet the SLA)."""
     named = {entry.number: name for name, entry in cast.pairs}
-    for number in told.get("front", ()):
+    front = told.get("front") or told.get("infeasible_front", ())
+    for number in front:
         named.setdefault(number, f"front (trial {number})")
     rows = ((name, data.of_number(found, number)) for number, name in list(named.items())[:most])
-    splits = (data.split(name, entry.measurement) for name, entry in rows if entry is not None)
-    return [one for one in splits if one is not None]
+    return [(name, entry) for name, entry in rows if entry is not None]
+
+
+def _steps(cast: _Cast) -> list[dict[str, Any]]:
+    """The steps of the default and of what is shown, where they are of a pipeline."""
+    return [
+        {
+            "name": name,
+            "mean": "" if steps.mean_ms is None else ms(steps.mean_ms),
+            "outside": "" if steps.outside_ms is None else f"{steps.outside_ms:.1f}",
+            "rows": [_step(step, steps) for step in steps.steps],
+        }
+        for name, entry in cast.pairs
+        if (steps := entry.steps)
+    ]
+
+
+def _step(step: Step, found: Breakdown) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "limits": step.name == found.limiting,
+        "latency": f"{step.latency_ms:,.1f}",
+        "queue": f"{step.queue_ms:,.1f}",
+        "compute": f"{step.compute_ms:,.1f}",
+        "batch": "–" if step.mean_batch is None else f"{step.mean_batch:.1f}",
+        "instances": step.instances or "–",
+        "busy": step.utilization,
+        "capacity": "–" if step.capacity_qps is None else capacity_words(step),
+    }
 
 
 def _batch_words(cast: _Cast) -> str:
@@ -332,24 +402,35 @@ _COLUMNS = (
     "utilization",
     "memory_mb",
     "error_rate",
+    "accuracy_drop",
 )
 
 
 def _table(found: Sequence[Entry]) -> dict[str, Any]:
-    parameters = sorted({name for entry in found for name in entry.trial.candidate})
+    """What all trials of a pipeline have in common has no column."""
+    same = the_same(entry.trial.candidate for entry in found)
+    parameters = sorted({name for entry in found for name in entry.trial.candidate} - set(same))
+    metrics = [metric for metric in _COLUMNS if _worth_a_column(metric, found)]
     return {
+        "same": str(same),
         "parameters": parameters,
-        "metrics": [label(metric) for metric in _COLUMNS],
-        "rows": [_row(entry, parameters) for entry in found],
+        "metrics": [label(metric) for metric in metrics],
+        "rows": [_row(entry, parameters, metrics) for entry in found],
     }
 
 
-def _row(entry: Entry, parameters: Sequence[str]) -> dict[str, Any]:
+def _worth_a_column(metric: str, found: Sequence[Entry]) -> bool:
+    """Not for every study is there an accuracy; of a pipeline there is no mean batch."""
+    always = metric not in {"accuracy_drop", "mean_batch"}
+    return always or any(entry.metric(metric) is not None for entry in found)
+
+
+def _row(entry: Entry, parameters: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
     candidate = entry.trial.candidate.to_json()
     return {
         "entry": entry,
         "parameters": [_parameter(candidate, name) for name in parameters],
-        "metrics": [_metric_cell(entry, metric) for metric in _COLUMNS],
+        "metrics": [_metric_cell(entry, metric) for metric in metrics],
         "window": _window_cell(entry),
     }
 
@@ -383,7 +464,8 @@ def _metric_cell(entry: Entry, metric: str) -> Cell:
     if value is None:
         return Cell(text="–", sort=None)
     text = draw.value_words(entry, metric)
-    return Cell(text=text, sort=value, beside=_interval(entry, metric))
+    emulated = metric == "utilization" and entry.emulated
+    return Cell(text=text, sort=value, beside=EMULATED if emulated else _interval(entry, metric))
 
 
 _COUNTED = {Standing.MEETS: "meet the SLA", Standing.MISSES: "miss it"}
@@ -454,6 +536,41 @@ def _probed(probe: Probe, sla: Sla) -> dict[str, Any]:
     }
 
 
+# -------------------------------------------------------------------------------------- variants
+def _variant(record: VariantRecord) -> dict[str, Any]:
+    return {
+        "name": str(record.variant),
+        "step": record.step,
+        "accuracy_drop": _drop(record.accuracy_drop),
+        "served_drop": _drop(record.served_drop),
+        "size": "–" if record.size_mb is None else f"{record.size_mb:,.1f} MB",
+        "came_of_it": _came_of(record),
+        "refused": record.refused,
+        "notes": record.notes,
+        "attempts": [
+            {
+                "what": attempt.what,
+                "accuracy_drop": _drop(attempt.accuracy_drop),
+                "seconds": f"{attempt.seconds:.1f} s",
+                "kept": attempt.kept,
+                "note": attempt.note,
+            }
+            for attempt in record.attempts
+        ],
+        "tools": ", ".join(f"{tool} {version}" for tool, version in record.tools.items()),
+    }
+
+
+def _drop(share: float | None) -> str:
+    return "–" if share is None else share_words(share)
+
+
+def _came_of(record: VariantRecord) -> str:
+    if record.refused:
+        return "refused"
+    return "from the cache" if record.cached else f"built in {record.seconds:.0f} s"
+
+
 # ---------------------------------------------------------------------------------- config.pbtxt
 def _diff(before: str | None, after: str | None) -> list[tuple[str, str]]:
     """Lines with what they are: added, removed, hunk or kept."""
@@ -480,7 +597,7 @@ def _how_measured(
     if workload.arrival.kind is ArrivalKind.GAMMA:
         arrival += f", coefficient of variation {workload.arrival.cv:g}"
     rate = f"{workload.target_qps:g} requests/s × {workload.headroom:g} headroom"
-    limits = [f"{limit.metric} ≤ {limit.limit:g}" for limit in sla.limits]
+    limits = [f"{limit.metric} ≤ {_limit_words(limit)}" for limit in sla.limits]
     rows = [
         ("load", "open loop: requests are sent on schedule, whatever the server does"),
         ("rate", f"{rate} = {workload.offered_qps:g} requests/s offered"),
@@ -502,6 +619,10 @@ def _how_measured(
         ),
     ]
     return [row for row in rows if row[1]] + _generator(cast)
+
+
+def _limit_words(limit: Limit) -> str:
+    return share_words(limit.limit) if limit.metric == ACCURACY else f"{limit.limit:g}"
 
 
 def _generator(cast: _Cast) -> list[tuple[str, str]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from autotune.bootstrap import StoredStudy
+from autotune.core.bottleneck import breakdown
 from autotune.core.capacity import capacity_of
 from autotune.core.comparison import Comparison
 from autotune.core.intervals import Interval
@@ -17,6 +19,7 @@ from autotune.core.savings import savings
 from autotune.core.sla import Sla, judge
 from autotune.core.study import Study
 from autotune.core.trial import Trial
+from autotune.core.variants import VariantRecord
 from autotune.core.wording import saturation_bound
 from autotune.tuner.answer import Answer
 
@@ -33,6 +36,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "trials": [trial_json(trial, answer.study.sla) for trial in answer.trials],
         "capacity": capacity_json(answer.trials, answer.study.sla),
         "savings": savings_json(answer.study, answer.trials),
+        "variants": variants_json(answer.variants),
         "decision": finite(answer.decision.to_json()),
     }
 
@@ -44,6 +48,7 @@ def stored_json(stored: StoredStudy) -> dict[str, Any]:
         "trials": [trial_json(trial, stored.study.sla) for trial in stored.trials],
         "capacity": capacity_json(stored.trials, stored.study.sla),
         "savings": savings_json(stored.study, stored.trials),
+        "variants": variants_json(stored.variants),
         "decision": finite(stored.decision.to_json()),
     }
 
@@ -74,6 +79,23 @@ def savings_json(study: Study, trials: Sequence[Trial]) -> dict[str, Any]:
     }
 
 
+def variants_json(variants: Sequence[VariantRecord]) -> list[dict[str, Any]]:
+    """What came of each variant that the study asked for, with all that was tried."""
+    return [
+        finite(
+            {
+                **asdict(record),
+                "variant": str(record.variant),
+                "engine": str(record.variant.engine),
+                "precision": str(record.variant.precision),
+                "usable": record.usable,
+                "tools": dict(record.tools),
+            }
+        )
+        for record in variants
+    ]
+
+
 def study_json(record: StudyRecord) -> dict[str, Any]:
     return {
         "id": record.id,
@@ -96,12 +118,13 @@ def trial_json(trial: Trial, sla: Sla) -> dict[str, Any]:
         "reason": trial.reason,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
-        "measurements": [_measurement_json(m, sla) for m in trial.measurements],
+        "measurements": [_measurement_json(m, trial, sla) for m in trial.measurements],
     }
 
 
-def _measurement_json(measurement: Measurement, sla: Sla) -> dict[str, Any]:
+def _measurement_json(measurement: Measurement, trial: Trial, sla: Sla) -> dict[str, Any]:
     verdict = judge(measurement, sla) if measurement.valid else None
+    steps = breakdown(measurement, trial.candidate)
     load, telemetry = measurement.load, measurement.telemetry
     return {
         "purpose": measurement.purpose,
@@ -127,6 +150,7 @@ def _measurement_json(measurement: Measurement, sla: Sla) -> dict[str, Any]:
         "throttled": list(telemetry.throttled),
         "metrics": finite({name: measurement.metric(name) for name in METRICS}),
         "intervals": {name: _ends(i) for name, i in measurement.intervals.items()},
+        "steps": None if steps is None else steps.to_json(),
     }
 
 

@@ -9,11 +9,21 @@ from rich.text import Text
 
 from autotune.bootstrap import StoredStudy
 from autotune.cli.console import Console
-from autotune.cli.tables import capacity_sheet, comparisons_sheet, nearby_sheet, print_trials
+from autotune.cli.tables import (
+    LIMITS_MARK,
+    capacity_sheet,
+    comparisons_sheet,
+    nearby_sheet,
+    print_trials,
+    steps_sheet,
+    variants_sheet,
+)
 from autotune.cli.words import candidate_words, duration
 from autotune.core.decision import Decision
+from autotune.core.explain_steps import ms
 from autotune.core.study import Study
 from autotune.core.trial import Trial
+from autotune.core.variants import VariantRecord
 from autotune.core.wording import disbelieved
 from autotune.tuner.answer import Answer
 
@@ -25,6 +35,7 @@ def print_answer(answer: Answer, *, noted: Collection[str]) -> None:
     decision = answer.decision
     Console.out.print()
     _print_decision(answer.study, answer.trials, decision)
+    _print_variants(answer.variants)
     _print_warnings([warning for warning in answer.warnings if warning not in noted])
     _print_disbelieved(answer.trials)
     if answer.exported_to is not None:
@@ -74,7 +85,7 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
     nearest = [] if decision.nearest_miss is None else [decision.nearest_miss]
     numbers = sorted({0, *rows, *nearest} & set(by_number))
     Console.plain("")
-    print_trials([by_number[n] for n in numbers], study.sla, decision)
+    print_trials([by_number[n] for n in numbers], study.sla, decision, trials)
     Console.plain("")
     for reason in decision.reasons:
         _bullet(reason)
@@ -83,7 +94,9 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
 
 
 def _print_after_the_search(study: Study, trials: Sequence[Trial], decision: Decision) -> None:
-    """The finals' comparisons, capacity, and who was measured under other traffic."""
+    """A pipeline's time by step, the finals' comparisons, capacity, and who was measured under
+    other traffic."""
+    _print_steps(decision)
     if decision.comparisons:
         _heading("Run in turns, under the same arrivals")
         comparisons_sheet(decision.comparisons, decision.pick).print()
@@ -95,6 +108,29 @@ def _print_after_the_search(study: Study, trials: Sequence[Trial], decision: Dec
     if nearby is not None:
         _heading("Under other traffic")
         nearby.print()
+
+
+def _print_steps(decision: Decision) -> None:
+    """Of the pick or the nearest miss, and of the configuration in service."""
+    chosen = decision.nearest_miss if decision.pick is None else decision.pick
+    named = "the nearest miss" if decision.pick is None else "the pick"
+    roles = {0: "the configuration in service"}
+    if chosen is not None:
+        roles[chosen] = f"{named}, {roles[0]}" if chosen == 0 else named
+    shown = [(n, decision.of(n)) for n in sorted(roles, key=lambda n: n != chosen)]
+    told = [(n, steps) for n, judged in shown if judged and (steps := judged.steps)]
+    for number, steps in told:
+        mean = "" if steps.mean_ms is None else f": {ms(steps.mean_ms)} on average"
+        _heading(f"Time by step in trial {number} ({roles[number]}){mean}")
+        steps_sheet(steps).print()
+    if told:
+        Console.hanging(Text("the step that limits", style="dim"), f"{LIMITS_MARK} ")
+
+
+def _print_variants(variants: Sequence[VariantRecord]) -> None:
+    if variants:
+        _heading("Variants")
+        variants_sheet(variants).print()
 
 
 def _print_warnings(warnings: Sequence[str]) -> None:
@@ -123,11 +159,12 @@ def print_stored(stored: StoredStudy) -> None:
     Console.plain(f"{state}; {record.reason}" if record.reason else state)
     Console.plain("")
     shown = _print_decision(stored.study, stored.trials, stored.decision)
+    _print_variants(stored.variants)
     _print_warnings((record.environment or {}).get("warnings", ()))
     _print_disbelieved(stored.trials)
     others = [trial for trial in stored.trials if trial.number not in shown]
     if others:
         _heading("Other trials")
-        print_trials(others, stored.study.sla, stored.decision)
+        print_trials(others, stored.study.sla, stored.decision, stored.trials)
     if stored.exported_to:
         _heading(f"Exported to {stored.exported_to}")

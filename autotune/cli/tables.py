@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.console import Console
-from autotune.cli.words import candidate_words, number, share, unjudged_words
+from autotune.cli.words import (
+    candidate_words,
+    number,
+    share,
+    unjudged_words,
+)
+from autotune.core.bottleneck import Breakdown, Step
 from autotune.core.capacity import capacity_of
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.decision import Decision
 from autotune.core.evidence import latest
+from autotune.core.explain_steps import capacity as capacity_words
 from autotune.core.intervals import Estimate
-from autotune.core.judged import Judged, Probe, judge_trial
+from autotune.core.judged import Judged, Probe, emulated, judge_trial
 from autotune.core.measurement import label
 from autotune.core.records import StudyRecord
-from autotune.core.sla import Outcome, Sla, Verdict
+from autotune.core.sla import ACCURACY, Outcome, Sla, Verdict
 from autotune.core.trial import Trial
+from autotune.core.variants import VariantRecord
 from autotune.core.wording import (
     IN_DOUBT,
     change_span,
@@ -29,19 +37,26 @@ from autotune.core.wording import (
     percent,
     rate_words,
     saturation_bound,
+    share_words,
     span,
+    the_same,
+    without,
 )
+from search_spaces.candidate import Candidate
 
 VERDICT_STYLES = {Outcome.MEETS: "green", Outcome.MISSES: "red", Outcome.UNDECIDED: "yellow"}
 RELATION_STYLES = {Relation.BETTER: "green", Relation.WORSE: "red", Relation.TIE: "yellow"}
 GAP = "  "
+EMULATED_MARK = "*"
+LIMITS_MARK = "▸"
 
 
 # ------------------------------------------------------------------------------------ the trials
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     """A judged trial has ``cells``, in the order of the header; another one has ``state``.
-    ``bound`` says why its saturation is a lower bound, where it is."""
+    ``bound`` says why its saturation is a lower bound, where it is; ``emulated`` that it is busy as
+    an emulated accelerator is."""
 
     mark: str
     configuration: str
@@ -50,29 +65,50 @@ class _Row:
     state: str = ""
     picked: bool = False
     bound: str = ""
+    emulated: bool = False
 
 
-def print_trials(trials: Iterable[Trial], sla: Sla, decision: Decision | None) -> None:
+def print_trials(
+    trials: Iterable[Trial],
+    sla: Sla,
+    decision: Decision | None,
+    among: Sequence[Trial] | None = None,
+) -> None:
     """A row per trial. ★ is the pick; trial 0 is the configuration found in service.
 
     The configuration stands in a column where a line has room for it, else on a line of its own
-    below the trial's numbers.
+    below the trial's numbers. What all trials of a pipeline have in common (those ``among`` which
+    these are) is told once.
     """
+    shown = list(trials)
     pick = None if decision is None else decision.pick
-    rows = [_row(trial, sla, pick) for trial in trials]
+    same = the_same(trial.candidate for trial in (shown if among is None else among))
+    rows = [_row(trial, sla, pick, same) for trial in shown]
     head = ("trial", sla.tightest_metric.replace("_ms", " ms"), "", "saturates", "", "busy")
-    layout = _Layout.of((*head, "memory"), rows, Console.out.width)
+    head = (*head, "memory", "acc. drop")
+    if all(row.cells[-1] == "–" for row in rows if row.cells):
+        head, rows = head[:-1], [replace(row, cells=row.cells[:-1]) for row in rows]
+    layout = _Layout.of(head, rows, Console.out.width)
     Console.out.print(layout.header(), soft_wrap=True)
     for row in rows:
         layout.print(row)
-    for note in in_kinds(row.bound for row in rows if row.bound):
-        Console.hanging(Text(note, style="dim"), "  ≥  ")
+    for mark, note in _notes(rows, same):
+        Console.hanging(Text(note, style="dim"), f"  {mark}  ")
 
 
-def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
+def _notes(rows: Sequence[_Row], same: Candidate) -> list[tuple[str, str]]:
+    notes = [("=", f"in every trial: {candidate_words(same)}")] if list(same) else []
+    notes += [("≥", note) for note in in_kinds(row.bound for row in rows if row.bound)]
+    if any(row.emulated for row in rows):
+        notes.append((EMULATED_MARK, "busy share of an emulated accelerator, not of hardware"))
+    return notes
+
+
+def _row(trial: Trial, sla: Sla, pick: int | None, same: Candidate) -> _Row:
     picked = trial.number == pick
     mark = f"★ {trial.number}" if picked else str(trial.number)
-    name = candidate_words(trial.candidate) + (" (now)" if trial.number == 0 else "")
+    name = candidate_words(without(trial.candidate, same))
+    name = f"{name} (now)" if trial.number == 0 else name
     judged = judge_trial(trial, sla)
     if judged is None:
         return _Row(mark=mark, configuration=name, state=unjudged_words(trial))
@@ -83,8 +119,9 @@ def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
         _beside(latency),
         _saturation(judged),
         _beside(saturation),
-        share(judged.metric("utilization")),
+        share(judged.metric("utilization")) + (EMULATED_MARK if emulated(judged) else ""),
         number(judged.metric("memory_mb"), 0, " MB"),
+        _share_or_dash(judged.metric(ACCURACY)),
     )
     return _Row(
         mark=mark,
@@ -93,7 +130,12 @@ def _row(trial: Trial, sla: Sla, pick: int | None) -> _Row:
         verdict=verdict_words(judged),
         picked=picked,
         bound=_bound(judged),
+        emulated=emulated(judged),
     )
+
+
+def _share_or_dash(value: float | None) -> str:
+    return "–" if value is None else share_words(value)
 
 
 def _saturation(judged: Judged) -> str:
@@ -184,8 +226,10 @@ def verdict_words(judged: Judged) -> Text:
 
 
 def _margin(verdict: Verdict) -> str:
-    """Of the term that makes the verdict what it is."""
+    """Of the term that makes the verdict what it is; what is to spare is of the time."""
     deciding = [f for f in verdict.findings if f.outcome is verdict.outcome]
+    if verdict.meets:
+        deciding = [f for f in deciding if f.metric != ACCURACY]
     tightest = min(deciding, key=lambda f: math.inf if f.margin is None else f.margin)
     if tightest.margin is None or verdict.outcome is Outcome.UNDECIDED:
         return ""
@@ -193,6 +237,8 @@ def _margin(verdict: Verdict) -> str:
         return f", {tightest.margin:.0%} to spare"
     if tightest.metric == "achieved":
         return ", falls behind"
+    if tightest.metric == ACCURACY:
+        return ", accuracy"
     over = (tightest.value or 0.0) / tightest.limit if tightest.limit else 0.0
     return f", {over:.3g}× limit" if over > 2 else f" by {-tightest.margin:.0%}"
 
@@ -210,10 +256,12 @@ class _Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """A table of which a row takes one line, or two in a narrow terminal."""
+    """A table of which a row takes one line, or two in a narrow terminal; ``notes`` has more lines
+    to stand below each row."""
 
     columns: tuple[_Column, ...]
     rows: Sequence[tuple[str | Text, ...]]
+    notes: Sequence[Sequence[str]] = ()
 
     def print(self) -> None:
         kept = list(range(len(self.columns)))
@@ -221,15 +269,16 @@ class Sheet:
             kept = [i for i in kept if not self.columns[i].below]
         heads = tuple(column.name for column in self.columns)
         Console.out.print(self._line(heads, kept), style="dim", soft_wrap=True)
-        for row in self.rows:
+        for at, row in enumerate(self.rows):
             Console.out.print(self._line(row, kept), soft_wrap=True)
             told = [
                 column.below.format(cell)
                 for i, (column, cell) in enumerate(zip(self.columns, row, strict=True))
                 if i not in kept and cell
             ]
-            if told:
-                Console.hanging(Text(" ".join(told), style="dim"), " " * 7)
+            below = [" ".join(told)] if told else []
+            for line in (*below, *(self.notes[at] if self.notes else ())):
+                Console.hanging(Text(line, style="dim"), " " * 7)
 
     def _line(self, cells: Sequence[str | Text], kept: Sequence[int]) -> Text:
         line = Text()
@@ -327,6 +376,86 @@ def comparisons_sheet(comparisons: Iterable[Comparison], pick: int | None = None
         for one in seen
     ]
     return Sheet(columns=columns, rows=rows)
+
+
+# ------------------------------------------------------------------------ steps of a pipeline
+def steps_sheet(found: Breakdown) -> Sheet:
+    """A row per step, with the means of a request in ms; ▸ marks the one that limits."""
+    columns = (
+        _Column(name=f"{GAP}step"),
+        _Column(name="mean ms", right=True),
+        _Column(name="queue", right=True),
+        _Column(name="compute", right=True),
+        _Column(name="batch", right=True),
+        _Column(name="instances", right=True),
+        _Column(name="busy", right=True),
+        _Column(name="can take", below="can take {}"),
+    )
+    rows = [_step_row(step, found) for step in found.steps]
+    if found.outside_ms is not None:
+        rows.append((f"{GAP}in no step", number(found.outside_ms), *[""] * 6))
+    return Sheet(columns=columns, rows=rows)
+
+
+def _step_row(step: Step, found: Breakdown) -> tuple[str | Text, ...]:
+    limits = step.name == found.limiting
+    name = f"{LIMITS_MARK if limits else ' '} {step.name}"
+    return (
+        Text(name, style="bold" if limits else ""),
+        number(step.latency_ms),
+        number(step.queue_ms),
+        number(step.compute_ms),
+        number(step.mean_batch),
+        str(step.instances) if step.instances else "–",
+        share(step.utilization),
+        "–" if step.capacity_qps is None else capacity_words(step),
+    )
+
+
+# ------------------------------------------------------------------------------------- variants
+def variants_sheet(variants: Sequence[VariantRecord]) -> Sheet:
+    """A row per variant, with why it was refused, what was kept of what was tried, and notes."""
+    steps = any(record.step for record in variants)
+    columns = (
+        _Column(name="variant"),
+        *([_Column(name="step")] if steps else []),
+        _Column(name="accuracy drop", right=True),
+        _Column(name="as served", right=True),
+        _Column(name="size", right=True, below="{}"),
+        _Column(name="came of it"),
+    )
+    rows = [_variant_row(record, steps=steps) for record in variants]
+    return Sheet(columns=columns, rows=rows, notes=[_variant_notes(r) for r in variants])
+
+
+def _variant_row(record: VariantRecord, *, steps: bool) -> tuple[str | Text, ...]:
+    return (
+        str(record.variant),
+        *([record.step] if steps else []),
+        _share_or_dash(record.accuracy_drop),
+        _share_or_dash(record.served_drop),
+        number(record.size_mb, 1, " MB"),
+        _came_of(record),
+    )
+
+
+def _came_of(record: VariantRecord) -> Text:
+    if record.refused:
+        return Text("refused", style="red")
+    if record.cached:
+        return Text("from the cache", style="green")
+    return Text(f"built in {record.seconds:.0f} s", style="green")
+
+
+def _variant_notes(record: VariantRecord) -> list[str]:
+    kept = next((attempt.what for attempt in record.attempts if attempt.kept), "")
+    tried = len(record.attempts)
+    told = [f"refused: {record.refused}"] if record.refused else []
+    if kept:
+        told.append(f"kept: {kept}" + (f", of {tried} tried" if tried > 1 else ""))
+    elif tried > 1:
+        told.append(f"{tried} ways were tried")
+    return [*told, *record.notes]
 
 
 # --------------------------------------------------------------------------------- stored studies

@@ -13,6 +13,8 @@ from search_spaces.candidate import (
     PREFERRED_BATCH_SIZES,
     QUEUE_DELAY_US,
     SERVER_PREFIX,
+    VARIANT,
+    WORKERS_SUFFIX,
     Candidate,
     Value,
 )
@@ -22,20 +24,39 @@ SHORT = {
     QUEUE_DELAY_US: "delay",
     INSTANCES: "instances",
     PREFERRED_BATCH_SIZES: "preferred",
+    VARIANT: "variant",
     "parameters.intra_op_threads": "threads",
 }
 
 
 def candidate_words(candidate: Candidate) -> str:
-    """A configuration on one short line: ``batch 8 · delay 2 ms · instances 2 · threads 1``."""
+    """A configuration on one short line: ``batch 8 · delay 2 ms · instances 2 · threads 1``; of a
+    pipeline by step: ``preprocess workers 8 · device batch 8, delay 12 ms``."""
+    flags = {name: v for name, v in candidate.values.items() if name.startswith(SERVER_PREFIX)}
+    alone = Candidate({**candidate.of("").values, **flags})
+    steps = [f"{step} {', '.join(_step(candidate, step))}" for step in candidate.steps]
+    return " · ".join([*steps, *_settings(alone)])
+
+
+def _step(candidate: Candidate, step: str) -> list[str]:
+    words = _settings(candidate.of(step))
+    workers = f"{step}{WORKERS_SUFFIX}" in candidate
+    return [word.replace("instances ", "workers ", 1) if workers else word for word in words]
+
+
+def _settings(candidate: Candidate) -> list[str]:
     order = [name for name in SHORT if name in candidate]
     rest = [name for name in candidate if name not in SHORT]
-    return " · ".join(_setting(name, candidate[name]) for name in (*order, *rest))
+    return [_setting(name, candidate[name]) for name in (*order, *rest)]
 
 
 def _setting(name: str, value: Value) -> str:
     if name == QUEUE_DELAY_US and isinstance(value, int | float):
         return f"delay {value / 1000:g} ms" if value else "no delay"
+    if name == MAX_BATCH_SIZE and value == 0:
+        return "no batching"
+    if name == VARIANT and value is not None:
+        return str(value)
     label = SHORT.get(name) or name.removeprefix(BACKEND_PREFIX).removeprefix(SERVER_PREFIX)
     if isinstance(value, tuple):
         return f"{label} {','.join(map(str, value)) or 'none'}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Ended, Measurement, Purpose
 from autotune.core.trial import Trial, TrialState
+from search_spaces.candidate import Candidate, Value
 
 ENDED = {
     Ended.MAXIMUM: "at its longest",
@@ -81,6 +82,33 @@ def unjudged(trial: Trial) -> tuple[str, str]:
     last = "; ".join(trial.measurements[-1].invalid_because) if trial.measurements else ""
     state = IN_DOUBT if trial.state is TrialState.OK else str(trial.state)
     return state, trial.reason or last
+
+
+# ---------------------------------------------------------------------------------- candidates
+def the_same(candidates: Iterable[Candidate]) -> Candidate:
+    """What several candidates of a pipeline have in common, to be told once: nothing of a single
+    one, nor of a model that is tuned alone, whose configuration is short."""
+    every = list(candidates)
+    if len(every) < 2 or not any(candidate.steps for candidate in every):
+        return Candidate({})
+    first, *others = every
+    return Candidate(
+        {
+            name: value
+            for name, value in first.values.items()
+            if all(name in other and _equal(other[name], value) for other in others)
+        }
+    )
+
+
+def _equal(one: Value, other: Value) -> bool:
+    """1 and true are different settings."""
+    return type(one) is type(other) and one == other
+
+
+def without(candidate: Candidate, told: Candidate) -> Candidate:
+    """The candidate less what is told of all."""
+    return Candidate({name: v for name, v in candidate.values.items() if name not in told})
 
 
 # ------------------------------------------------------------------------------ kinds of reasons

@@ -13,10 +13,11 @@ import numpy as np
 from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
 from hdrh.histogram import HdrHistogram
 
+from autotune.core.bottleneck import Breakdown, breakdown
 from autotune.core.evidence import latest
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.judged import Judged, judge_trial
-from autotune.core.measurement import METRICS, Measurement
+from autotune.core.measurement import EMULATED, METRICS, Measurement
 from autotune.core.pareto import pareto_front
 from autotune.core.sla import Sla
 from autotune.core.study import Objective
@@ -39,6 +40,7 @@ LABELS: dict[str, str] = {
     "memory_mb": "memory",
     "error_rate": "error rate",
     "instances": "instances",
+    "accuracy_drop": "accuracy drop",
 }
 """Metrics in words; one that is missing here goes by its name."""
 
@@ -96,6 +98,18 @@ class Entry:
         if self.judged is not None:
             return saturation_bound((*latest(self.trial.measurements), *self.judged.evidence))
         return "" if self.measurement is None else saturation_bound([self.measurement])
+
+    @property
+    def steps(self) -> Breakdown | None:
+        """Where the time of its measurement went; None where it is not of a pipeline."""
+        if self.measurement is None:
+            return None
+        return breakdown(self.measurement, self.trial.candidate)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its utilization is of an emulated accelerator."""
+        return self.measurement is not None and self.measurement.telemetry.source == EMULATED
 
     def metric(self, name: str) -> float | None:
         """Finite, or None."""
@@ -345,6 +359,58 @@ def split(name: str, measurement: Measurement | None) -> Split | None:
         compute_output_ms=server.compute_output_ms,
         outside_ms=None if rest is None else max(rest, 0.0),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPart:
+    """Means in ms of one request in one step; ``batch`` is the mean batch (None: unknown)."""
+
+    step: str
+    queue_ms: float
+    compute_ms: float
+    batch: float | None
+    limits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSplit:
+    """A trial of a pipeline by its steps, in their order."""
+
+    name: str
+    parts: tuple[StepPart, ...]
+    outside_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.outside_ms + sum(part.queue_ms + part.compute_ms for part in self.parts)
+
+
+def step_split(name: str, found: Breakdown) -> StepSplit:
+    return StepSplit(
+        name=name,
+        parts=tuple(
+            StepPart(
+                step=step.name,
+                queue_ms=step.queue_ms,
+                compute_ms=step.compute_ms,
+                batch=step.mean_batch,
+                limits=step.name == found.limiting,
+            )
+            for step in found.steps
+        ),
+        outside_ms=found.outside_ms or 0.0,
+    )
+
+
+FAR = 4.0
+"""A bar that is so many times as long as the shortest would flatten it."""
+
+
+def cut_ms(splits: Sequence[StepSplit]) -> float | None:
+    """Where bars that would flatten the others are cut off; None where there are none."""
+    lengths = [split.total_ms for split in splits]
+    near = max((length for length in lengths if length <= FAR * min(lengths)), default=0.0)
+    return 1.2 * near if near and max(lengths) > 2 * near else None
 
 
 # ------------------------------------------------------------------------------------- batches

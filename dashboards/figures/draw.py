@@ -20,8 +20,10 @@ from dashboards.figures.data import (
     Scatter,
     Split,
     Standing,
+    StepSplit,
     Timeline,
     called,
+    cut_ms,
     label,
     ticks,
     wide,
@@ -89,12 +91,17 @@ def draw_scatter(found: Scatter) -> Figure:
     return {
         "data": traces,
         "layout": _layout(
-            xaxis=_axis(axis_title(found.x), **_scale(found, found.x)),
-            yaxis=_axis(axis_title(found.y), **_scale(found, found.y)),
+            xaxis=_axis(_title(found, found.x), **_scale(found, found.x)),
+            yaxis=_axis(_title(found, found.y), **_scale(found, found.y)),
             shapes=limit_lines(found, found.x, found.y),
             hovermode="closest",
         ),
     }
+
+
+def _title(found: Scatter, metric: str) -> str:
+    emulated = metric == "utilization" and any(entry.emulated for entry in found.entries)
+    return axis_title(metric) + (" (emulated)" if emulated else "")
 
 
 def _scale(found: Scatter, metric: str) -> dict[str, Any]:
@@ -213,9 +220,15 @@ def hover(entry: Entry) -> str:
     """A trial in a few lines: its number and standing, its candidate, what was measured."""
     parameters = [f"{name} = {value}" for name, value in entry.trial.candidate.to_json().items()]
     metrics = ("p95_ms", "saturation_qps", "utilization", "instances")
-    known = [f"{label(m)} {told(entry, m)}" for m in metrics if entry.metric(m) is not None]
+    known = [f"{named(m, entry)} {told(entry, m)}" for m in metrics if entry.metric(m) is not None]
     head = f"<b>trial {entry.number}</b> · {entry.standing}"
     return "<br>".join([head, *map(escape, parameters), *map(escape, known)])
+
+
+def named(metric: str, entry: Entry) -> str:
+    """A metric in words; a utilization that is of no hardware is called emulated."""
+    emulated = metric == "utilization" and entry.emulated
+    return f"emulated {label(metric)}" if emulated else label(metric)
 
 
 def value_words(entry: Entry, metric: str) -> str:
@@ -260,7 +273,7 @@ def scatter_values(found: Scatter) -> dict[str, Any]:
         },
         "fronts": {pair: list(front) for pair, front in found.fronts.items()},
         "scales": {metric: _scale(found, metric) for metric in found.metrics},
-        "titles": {metric: axis_title(metric) for metric in found.metrics},
+        "titles": {metric: _title(found, metric) for metric in found.metrics},
         "limits": dict(found.limits),
         "trials": len(found.entries),
     }
@@ -373,6 +386,93 @@ def draw_splits(splits: Sequence[Split]) -> Figure | None:
             yaxis=_axis(autorange="reversed", type="category", ticklabelstandoff=6),
         ),
     }
+
+
+_STEP_COLOURS = ("#3b7dd8", "#1f9d78", "#b4477e", "#c2961c", "#7a5fc7", "#d8693b")
+"""One per step, in turn."""
+
+
+def draw_step_splits(splits: Sequence[StepSplit]) -> Figure | None:
+    """Stacked bars, one per trial, first on top: of each step the time in its queue, hatched, and
+    its compute time; the step that limits is written on."""
+    if not splits:
+        return None
+    steps = list(dict.fromkeys(part.step for split in splits for part in split.parts))
+    traces = [
+        trace
+        for at, step in enumerate(steps)
+        for trace in _step_traces(splits, step, _STEP_COLOURS[at % len(_STEP_COLOURS)])
+    ]
+    if any(split.outside_ms for split in splits):
+        traces.append(_bar("in no step", splits, [split.outside_ms for split in splits], _OUTSIDE))
+    longest = cut_ms(splits)
+    axis = _axis("mean per request (ms)")
+    return {
+        "data": traces,
+        "layout": _layout(
+            barmode="stack",
+            bargap=0.35,
+            xaxis=axis if longest is None else {**axis, "range": [0, longest]},
+            yaxis=_axis(autorange="reversed", type="category", ticklabelstandoff=6),
+            annotations=[] if longest is None else _cut_off(splits, longest),
+        ),
+    }
+
+
+def _step_traces(splits: Sequence[StepSplit], step: str, colour: str) -> list[dict[str, Any]]:
+    parts = [next((p for p in split.parts if p.step == step), None) for split in splits]
+    waits = [None if p is None else p.queue_ms for p in parts]
+    queue = _bar(f"{step}, in its queue", splits, waits, colour)
+    compute = _bar(step, splits, [None if p is None else p.compute_ms for p in parts], colour)
+    known = [None if p is None else p.batch for p in parts]
+    batches = ["" if batch is None else f"<br>mean batch {batch:.1f}" for batch in known]
+    queue |= {
+        "showlegend": False,
+        "opacity": 0.55,
+        "marker": {"color": colour, "pattern": {"shape": "/", "solidity": 0.35}},
+    }
+    compute |= {
+        "text": ["limits" if p is not None and p.limits else "" for p in parts],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "insidetextfont": {"color": "#ffffff"},
+        "customdata": batches,
+        "hovertemplate": f"%{{y}}<br>{escape(step)} %{{x:.2f}} ms%{{customdata}}<extra></extra>",
+    }
+    return [queue, compute]
+
+
+def _bar(
+    name: str, splits: Sequence[StepSplit], values: Sequence[float | None], colour: str
+) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": escape(name),
+        "y": [escape(split.name) for split in splits],
+        "x": list(values),
+        "marker": {"color": colour},
+        "hovertemplate": f"%{{y}}<br>{escape(name)} %{{x:.2f}} ms<extra></extra>",
+    }
+
+
+def _cut_off(splits: Sequence[StepSplit], longest: float) -> list[dict[str, Any]]:
+    """How long the bars really are that reach beyond the axis."""
+    return [
+        {
+            "x": longest,
+            "y": escape(split.name),
+            "xanchor": "right",
+            "text": f"<b>{split.total_ms:,.0f} ms →</b>",
+            "showarrow": False,
+            "font": {"color": "#ffffff"},
+            "bgcolor": "#5d6572",
+            "borderpad": 3,
+        }
+        for split in splits
+        if split.total_ms > longest
+    ]
 
 
 # ------------------------------------------------------------------------------------- batches
