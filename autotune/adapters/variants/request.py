@@ -23,10 +23,10 @@ class BuildRequest:
     """One variant of one model.
 
     ``source`` is the model's file: ONNX, or TorchScript for the pytorch engine. ``samples`` are the
-    evaluation requests, and ``drop`` tells from a variant's outputs on them, in order, by how much
-    it answers worse than the source (0: as well; see `autotune.core.accuracy`). A variant whose
-    drop is above ``limit`` is refused (None: none is). ``calibration_samples`` feed the calibrators,
-    as ``calibration`` says; both are None or empty where the study gives none. ``batch_sizes`` are
+    evaluation requests; ``drop`` tells from a variant's outputs on them, in order, by how much it
+    answers worse than the source (0: as well; see `autotune.core.accuracy`). A variant whose drop
+    is above ``limit`` is refused (None: none is). ``calibration_samples`` feed the calibrators, as
+    ``calibration`` says; both are None or empty where the study gives none. ``batch_sizes`` are
     those of the space, ascending; ``shapes`` those of the workload's inputs, without the batch
     dimension, by input, each once: an engine's optimization profile is made from both.
     ``gate`` names what ``drop`` computes (metric, expected answers, the user's function as text):

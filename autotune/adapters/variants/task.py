@@ -1,0 +1,40 @@
+"""What every recipe works with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.adapters.variants.gate import Judged, Source, judge, judge_optimized, share
+from autotune.adapters.variants.made import Say
+from autotune.adapters.variants.request import BuildRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One variant to be built. ``scratch`` is a folder that is gone afterwards; ``search_s`` the
+    longest that layers to leave in the source's precision are looked for."""
+
+    request: BuildRequest
+    source: Source
+    scratch: Path
+    tell: Say
+    search_s: float
+    clock: Callable[[], float] = time.monotonic
+
+    def say(self, words: str) -> None:
+        self.tell(f"{self.request.variant}: {words}")
+
+    def say_drop(self, what: str, judged: Judged) -> None:
+        drop = "not measured" if judged.drop is None else share(judged.drop)
+        self.say(f"{what}: accuracy drop {drop}")
+
+    def judge(self, path: Path) -> Judged:
+        """The gate's finding on a graph, optimizations off."""
+        return judge(self.request, path, self.source)
+
+    def judge_optimized(self, path: Path, plain: Judged) -> Judged:
+        """The same, with what graph optimizations change."""
+        return judge_optimized(self.request, path, self.source, plain)
