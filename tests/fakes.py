@@ -259,13 +259,32 @@ class FakeCheck:
     errors_under: set[str] = field(default_factory=set)
     compared: int = 0
 
-    def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
+    def check(
+        self,
+        endpoint: Endpoint,
+        model: ModelInterface,
+        samples: Sequence[Sample],
+        candidate: Candidate,
+    ) -> str:
         if self.server.applied[-1].key in self.errors_under:
             raise CandidateFailed("the server answers an error")
         if self.differs:
             raise OutputsDiffer("served outputs differ", value="1.0 against 2.0")
         self.compared += len(samples)
         return f"{len(samples)} outputs agree"
+
+
+@dataclass(slots=True)
+class FakeGate:
+    """Drops by candidate, by key; the others lose nothing. Counts how often it is asked."""
+
+    server: FakeServer
+    drops: dict[str, float] = field(default_factory=dict)
+    asked: int = 0
+
+    def drop(self, endpoint: Endpoint, model: ModelInterface) -> float:
+        self.asked += 1
+        return self.drops.get(self.server.applied[-1].key, 0.0)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autotune.core.study import Study
+from autotune.core.variants import VariantRecord
 from autotune.ports import ExportFile, Progress
 from autotune.studyfile import study_from_options
 from autotune.tuner.conclude import Documents
@@ -18,6 +19,7 @@ from tests.fakes import (
     FakeCheck,
     FakeClock,
     FakeExporter,
+    FakeGate,
     FakeLoad,
     FakeServer,
     FakeTelemetry,
@@ -62,6 +64,9 @@ class Bench:
         self.steps: list[Progress] = []
         self.out = tmp_path / "out"
         self.work = tmp_path / "work"
+        self.baseline = ONE
+        self.gate: FakeGate | None = None
+        self.variants: tuple[VariantRecord, ...] = ()
         self.study_id = self.store.create_study("s", study_.definition, study_.digest)
 
     def _strict(self) -> FakeServer:
@@ -79,7 +84,7 @@ class Bench:
             telemetry=FakeTelemetry(),
             check=self.check,
             exporter=self.exporter,
-            baseline=ONE,
+            baseline=self.baseline,
             samples_for=lambda _: [{"x": np.zeros(4, np.float32)}],
             documents=Documents(write=lambda *_: [ExportFile(name="report.html", text="")]),
             environment=lambda: {"host": "here"},
@@ -88,4 +93,6 @@ class Bench:
             out=self.out,
             work=self.work,
             planned=3,
+            gate=self.gate,
+            variants=self.variants,
         )

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.adapters.telemetry import choose
-from autotune.adapters.triton.config import check_targets
-from autotune.adapters.triton.reference import BasicOutputCheck, OnnxOutputCheck
+from autotune.adapters.triton.pipeline import check_model_targets
+from autotune.adapters.triton.reference import output_check
 from autotune.adapters.triton.repository import ServedModel
 from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.models import served_model
 from autotune.bootstrap.stored import refuse_changed_model
+from autotune.bootstrap.variants import Place, Prepared, prepare_variants
 from autotune.core.errors import AutotuneError
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import StudyRecord
@@ -87,8 +88,16 @@ def prepare_model(study: Study, at: Surroundings, before: StudyRecord | None) ->
     model = served_model(study, cache_dir=at.settings.cache_dir, work_dir=models, say=at.say)
     if before is not None:
         refuse_changed_model(before, model.digest)
-    check_targets(model.config, study.space.targets)
+    check_model_targets(model, study.space.targets)
     return model
+
+
+def with_variants(study: Study, model: ServedModel, at: Surroundings) -> Prepared:
+    """The study and its model with the variants that may be measured; see `prepare_variants`."""
+    place = Place(
+        cache_dir=at.settings.cache_dir, work=at.work, models=at.work / "models", say=at.say
+    )
+    return prepare_variants(study, model, place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +147,5 @@ def _ended(server: Server) -> Iterator[None]:
 
 
 def _output_check(study: Study, model: ServedModel) -> OutputCheck:
-    if model.onnx is None:
-        return BasicOutputCheck(study.tolerance)
     joins = MAX_BATCH_SIZE in study.space.targets or model.config.max_batch_size > 1
-    return OnnxOutputCheck(model.onnx, study.tolerance, joins=joins)
+    return output_check(model, study.tolerance, joins=joins)

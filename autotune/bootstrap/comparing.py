@@ -6,7 +6,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from autotune.adapters import machine
-from autotune.bootstrap.bench import Surroundings, alone, fresh_folder, prepare_model, set_up
+from autotune.bootstrap.bench import (
+    Surroundings,
+    alone,
+    fresh_folder,
+    prepare_model,
+    set_up,
+    with_variants,
+)
 from autotune.bootstrap.stored import StoredStudy, open_store, refuse_other_machine
 from autotune.core.comparison import Comparison
 from autotune.core.errors import InputRefused
@@ -61,7 +68,8 @@ def compare_stored(
 def _runner(
     study: Study, record: StudyRecord, pair: tuple[Trial, Trial], at: Surroundings
 ) -> ComparisonRunner:
-    bench = set_up(study, prepare_model(study, at, record), at)
+    prepared = with_variants(study, prepare_model(study, at, record), at)
+    bench = set_up(study, prepared.model, at)
     return ComparisonRunner(
         study=study,
         study_id=record.id,
@@ -75,6 +83,7 @@ def _runner(
         listen=at.listen,
         first=pair[0],
         second=pair[1],
+        gate=prepared.gate,
     )
 
 

@@ -19,8 +19,11 @@ from autotune.core.trial import Trial
 from autotune.core.variants import VariantRecord
 from autotune.ports import ExportFile
 from dashboards.report import render_report
+from search_spaces.candidate import VARIANT, Candidate
 
 REPORT = "report.html"
+_NOT_SERVED = ("file", "refused")
+"""Of a variant's record: a path of this machine, and why it would not be served."""
 
 
 def documents(  # noqa: PLR0913 - everything that is known of a study
@@ -51,7 +54,11 @@ def documents(  # noqa: PLR0913 - everything that is known of a study
     )
     files = [ExportFile(name=REPORT, text=report)]
     if decided.pick is not None:
-        provenance = _provenance(study, model, record, by_number[decided.pick], decided)
+        exported = by_number[decided.pick]
+        provenance = {
+            **_provenance(study, model, record, exported, decided),
+            "variants": [_variant(each) for each in variants if _is_served(each, exported)],
+        }
         text = json.dumps(provenance, indent=2, default=str, allow_nan=False) + "\n"
         files.append(ExportFile(name=PROVENANCE, text=text))
     return files
@@ -83,18 +90,31 @@ def _provenance(
         ],
         "workload": _jsonable(asdict(study.workload)),
         "sla": _jsonable(asdict(study.sla)),
-        "model": _model(model),
+        "model": _model(model, trial.candidate),
         "environment": finite(dict(record.environment or {})),
     }
 
 
-def _model(model: ServedModel) -> Mapping[str, Any]:
-    """``digest`` covers all of the model's files and its configuration as found."""
+def _model(model: ServedModel, candidate: Candidate) -> Mapping[str, Any]:
+    """``digest`` covers all of the model's files and its configuration as found, ``onnx_sha256``
+    the file that is served."""
     described = {"name": model.name, "digest": model.digest}
-    if model.onnx is not None:
-        with model.onnx.open("rb") as stream:
+    artefact = model.artefacts.get(str(candidate.get(VARIANT)))
+    file = model.onnx if artefact is None or artefact.own else artefact.path
+    if file is not None and file.suffix == ".onnx":
+        with file.open("rb") as stream:
             described["onnx_sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
     return described
+
+
+def _is_served(record: VariantRecord, trial: Trial) -> bool:
+    return trial.candidate.get(record.target) == str(record.variant)
+
+
+def _variant(record: VariantRecord) -> Mapping[str, Any]:
+    """What is served, how it was come by, and what it costs in accuracy."""
+    plain = {**asdict(record), "variant": str(record.variant), "tools": dict(record.tools)}
+    return {key: _jsonable(value) for key, value in plain.items() if key not in _NOT_SERVED}
 
 
 def _judged(detail: Mapping[str, Any], number: int) -> Mapping[str, Any] | None:

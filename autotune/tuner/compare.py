@@ -12,6 +12,7 @@ from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.study import Study
 from autotune.core.trial import Trial
 from autotune.ports import (
+    AccuracyGate,
     Clock,
     LoadDriver,
     OutputCheck,
@@ -21,6 +22,7 @@ from autotune.ports import (
     Telemetry,
     TrialStore,
 )
+from autotune.tuner.answers import Answers
 from autotune.tuner.deciding import decision_of
 from autotune.tuner.finals import Finals
 from autotune.tuner.measure import Measurer
@@ -44,6 +46,7 @@ class ComparisonRunner:
     listen: ProgressListener
     first: Trial
     second: Trial
+    gate: AccuracyGate | None = None
 
     def run(self) -> tuple[Comparison, ...]:
         """What the runs said, a comparison for each metric. LoadFailed if they could not be
@@ -62,7 +65,14 @@ class ComparisonRunner:
         return taken
 
     def _finals(self, warn: Callable[[str], None]) -> Finals:
-        samples = self._started()
+        answers = Answers(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            check=self.check,
+            gate=self.gate,
+        )
+        samples = self._started(answers)
         return Finals(
             study=self.study,
             study_id=self.study_id,
@@ -74,7 +84,8 @@ class ComparisonRunner:
                 measurer=Measurer(
                     study=self.study, load=self.load, telemetry=self.telemetry, clock=self.clock
                 ),
-                check_outputs=lambda server: self._compare_outputs(server, samples),
+                check_outputs=lambda server, candidate: answers.compare(server, candidate, samples),
+                accuracy_drop=answers.drop,
             ),
             clock=self.clock,
             say=self._say,
@@ -82,7 +93,7 @@ class ComparisonRunner:
             decision=lambda: decision_of(self.study, self.store.trials(self.study_id)),
         )
 
-    def _started(self) -> Sequence[Sample]:
+    def _started(self, answers: Answers) -> Sequence[Sample]:
         """The server with the first candidate, and the load's requests for it."""
         self._say("prepare", "starting the server")
         self.server.start()
@@ -90,11 +101,8 @@ class ComparisonRunner:
         interface = self.server.interface()
         samples = self.samples_for(interface)
         self.load.prepare(interface, samples)
-        self._compare_outputs(self.server, samples)
+        answers.compare(self.server, self.first.candidate, samples)
         return samples
-
-    def _compare_outputs(self, server: Server, samples: Sequence[Sample]) -> None:
-        self.check.check(server.endpoint, server.interface(), samples)
 
     def _next_pair(self) -> int:
         """The first pair whose arrivals neither trial has been measured with."""

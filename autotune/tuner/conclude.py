@@ -18,6 +18,7 @@ from autotune.tuner import phases
 from autotune.tuner.deciding import decision_of
 from autotune.tuner.phases import Phase
 from autotune.tuner.recorder import NotBelieved, Recorder, Say
+from search_spaces.candidate import Candidate
 
 CONFIRMATIONS = 3
 """How many picks may fail their confirmation before the study gives up."""
@@ -52,7 +53,7 @@ class Conclusion:
     store: TrialStore
     exporter: Exporter
     recorder: Recorder
-    check_outputs: Callable[[Server], None]
+    check_outputs: Callable[[Server, Candidate], object]
     documents: Documents
     clock: Clock
     say: Say
@@ -111,7 +112,7 @@ class Conclusion:
         try:
             strict.start()
             applied = strict.apply(pick.candidate)
-            self.check_outputs(strict)
+            self.check_outputs(strict, pick.candidate)
             if pick.confirmation is None:
                 target = phases.at_target(self.study)
                 measured = self._measure(strict, pick, applied, Purpose.CONFIRM, target)

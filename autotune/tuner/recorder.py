@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from autotune.core.errors import LoadFailed
@@ -29,12 +29,14 @@ class NotBelieved(LoadFailed):
 @dataclass(slots=True, kw_only=True)
 class Recorder:
     """Takes measurements of one study's trials. ``check_outputs`` compares some of the answers of
-    a candidate that has just been applied; ``again`` is told why a measurement is taken again."""
+    a candidate that has just been applied; ``accuracy_drop`` tells how much worse than the source
+    model it answers (None: nobody asks). ``again`` is told why a measurement is taken again."""
 
     study_id: int
     store: TrialStore
     measurer: Measurer
-    check_outputs: Callable[[Server], None]
+    check_outputs: Callable[[Server, Candidate], object]
+    accuracy_drop: Callable[[Server, Candidate], float | None] = lambda _server, _candidate: None
     again: Callable[[str], None] = lambda _: None
 
     def take(
@@ -45,19 +47,21 @@ class Recorder:
         phase: Phase,
         applied: Applied | None = None,
     ) -> Measurement:
-        """Serve the trial's candidate, check its answers, and measure it: all of it anew at each
-        try, or only the last where it is ``applied`` already. NotBelieved when the last try cannot
-        be believed either; ServerFailed passes."""
+        """Serve the trial's candidate, check its answers and their accuracy, and measure it: all of
+        it anew at each try, or not the first two where it is ``applied`` already. NotBelieved when
+        the last try cannot be believed either; ServerFailed passes."""
         reason = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.again(reason)
             try:
                 served = applied or self._apply(server, trial.candidate)
+                drop = self.accuracy_drop(server, trial.candidate)
                 measured = self.measurer.measure(server, trial.candidate, served, purpose, phase)
             except LoadFailed as exc:
                 reason = str(exc)
                 continue
+            measured = replace(measured, accuracy_drop=drop)
             self.store.add_measurement(self.study_id, trial.number, measured)
             if measured.valid:
                 return measured
@@ -66,5 +70,5 @@ class Recorder:
 
     def _apply(self, server: Server, candidate: Candidate) -> Applied:
         applied = server.apply(candidate)
-        self.check_outputs(server)
+        self.check_outputs(server, candidate)
         return applied

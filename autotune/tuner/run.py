@@ -7,6 +7,7 @@ killed at any moment goes on from there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from autotune.core.records import StudyState
 from autotune.core.sla import judge
 from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState, numbered
+from autotune.core.variants import VariantRecord
 from autotune.ports import (
+    AccuracyGate,
     Clock,
     Exporter,
     LoadDriver,
@@ -34,6 +37,7 @@ from autotune.ports import (
     TrialStore,
 )
 from autotune.tuner.answer import Answer
+from autotune.tuner.answers import Answers
 from autotune.tuner.conclude import Conclusion, Documents
 from autotune.tuner.deciding import decision_of
 from autotune.tuner.finals import PAIRS, Finals
@@ -52,7 +56,8 @@ RESERVE = 0.4
 
 @dataclass(slots=True, kw_only=True)
 class StudyRunner:
-    """One run of one study. ``out`` receives the export; ``work`` is scratch on the same disk."""
+    """One run of one study. ``out`` receives the export; ``work`` is scratch on the same disk.
+    ``variants`` is what came of those that the space asks for, before any of them is served."""
 
     study: Study
     study_id: int
@@ -72,6 +77,8 @@ class StudyRunner:
     out: Path
     work: Path
     planned: int
+    gate: AccuracyGate | None = None
+    variants: Sequence[VariantRecord] = ()
     search_log: Path | None = None
     warnings: tuple[str, ...] = ()
     _began: float = field(default=0.0, init=False)
@@ -82,6 +89,17 @@ class StudyRunner:
     _measured_s: list[float] = field(default_factory=list, init=False)
     _decided: Decision | None = field(default=None, init=False)
     _warned: list[str] = field(default_factory=list, init=False)
+    _answers: Answers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._answers = Answers(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            check=self.check,
+            gate=self.gate,
+            in_service=self.baseline,
+        )
 
     def run(self) -> Answer:
         """Come to an answer. An AutotuneError means that the study could not; what it had
@@ -109,6 +127,8 @@ class StudyRunner:
         before = self.store.study(str(self.study_id)).environment or {}
         self._warned = list(dict.fromkeys((*self.warnings, *before.get("warnings", ()))))
         self.store.set_environment(self.study_id, {**before, **self.environment()})
+        if self.variants:
+            self.store.set_variants(self.study_id, self.variants)
         for trial in self.store.trials(self.study_id):
             if trial.state is TrialState.RUNNING:
                 continue
@@ -134,8 +154,12 @@ class StudyRunner:
         self._samples = self.samples_for(interface)
         self.load.prepare(interface, self._samples)
         self._say("check", "comparing served outputs with the model run directly")
-        compared = self.check.check(self.server.endpoint, interface, self._samples)
+        compared = self._answers.compare(self.server, self.baseline, self._samples)
         self._say("check", compared)
+        if self.gate is not None:
+            self._say("check", "asking for the answers that accuracy is measured by")
+            with suppress(CandidateFailed):  # then trial 0 fails, and says why
+                self._answers.drop(self.server, self.baseline)
         self.store.set_environment(
             self.study_id,
             {
@@ -180,7 +204,7 @@ class StudyRunner:
         """The candidate is blamed only for what the server did under it."""
         trial = Trial(number=number, candidate=candidate, state=TrialState.RUNNING)
         phase = at_target(self.study, self._contender)
-        recorder = self._recorder(CHECKED_SAMPLES)
+        recorder = self._recorder(self._answers, CHECKED_SAMPLES)
         recorder.again = lambda why: self._say("trial", f"measuring again: {why}", trial=number + 1)
         try:
             recorder.take(self.server, trial, Purpose.TRIAL, phase)
@@ -207,10 +231,7 @@ class StudyRunner:
                 return False
         return True
 
-    def _check_outputs(self, server: Server, samples: Sequence[Sample]) -> None:
-        self.check.check(server.endpoint, server.interface(), samples)
-
-    def _recorder(self, checked: int | None = None) -> Recorder:
+    def _recorder(self, answers: Answers, checked: int | None = None) -> Recorder:
         """``checked``: on how many samples the answers are compared; None: on all."""
         measurer = Measurer(
             study=self.study, load=self.load, telemetry=self.telemetry, clock=self.clock
@@ -219,7 +240,10 @@ class StudyRunner:
             study_id=self.study_id,
             store=self.store,
             measurer=measurer,
-            check_outputs=lambda server: self._check_outputs(server, self._samples[:checked]),
+            check_outputs=lambda server, candidate: answers.compare(
+                server, candidate, self._samples[:checked]
+            ),
+            accuracy_drop=answers.drop,
         )
 
     def _outcome(self, trial: Trial) -> TrialOutcome:
@@ -240,7 +264,7 @@ class StudyRunner:
             study_id=self.study_id,
             store=self.store,
             server=self.server,
-            recorder=self._told(self._recorder(CHECKED_SAMPLES)),
+            recorder=self._told(self._recorder(self._answers, CHECKED_SAMPLES)),
             clock=self.clock,
             say=self._say,
             warn=self._warn,
@@ -248,13 +272,16 @@ class StudyRunner:
             seconds_left=lambda: self._budget_left_s() - CONFIRM_TRIALS * self._one_s(),
         )
         finals.run()
+        exported = self._answers.anew()
         conclusion = Conclusion(
             study=self.study,
             study_id=self.study_id,
             store=self.store,
             exporter=self.exporter,
-            recorder=self._told(self._recorder()),
-            check_outputs=lambda server: self._check_outputs(server, self._samples),
+            recorder=self._told(self._recorder(exported)),
+            check_outputs=lambda server, candidate: exported.compare(
+                server, candidate, self._samples
+            ),
             documents=self.documents,
             clock=self.clock,
             say=self._say,

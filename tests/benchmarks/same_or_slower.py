@@ -69,7 +69,10 @@ def finals_of(study: Study, server: Server, load: LocustDriver, store: TrialStor
         store=store,
         server=server,
         recorder=Recorder(
-            study_id=study_id, store=store, measurer=measurer, check_outputs=lambda _: None
+            study_id=study_id,
+            store=store,
+            measurer=measurer,
+            check_outputs=lambda _server, _candidate: None,
         ),
         clock=machine.SystemClock(),
         say=lambda _stage, _text: None,

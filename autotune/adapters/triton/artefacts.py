@@ -215,21 +215,21 @@ def _set_accelerators(config: ModelConfig, engine: Engine, precision: Precision)
     }
     wanted: dict[str, dict[str, str]] = {}
     if engine is Engine.ONNXRUNTIME_TENSORRT:
-        if precision not in _PRECISION_MODES:
-            raise CandidateFailed(
-                "TensorRT within ONNX Runtime has no such precision", value=precision
-            )
-        mode = {"precision_mode": _PRECISION_MODES[precision]}
-        wanted[_TENSORRT] = {**before.get(_TENSORRT, {}), **mode}
+        # From TensorRT 11 on it reads types from the graph, which is the only way to fp8.
+        mode = _PRECISION_MODES.get(precision)
+        said = {} if mode is None else {"precision_mode": mode}
+        wanted[_TENSORRT] = {**before.get(_TENSORRT, {}), **said}
     if engine is Engine.ONNXRUNTIME_CUDA:
         tf32 = {Precision.FP32: {_TF32: "0"}, Precision.TF32: {_TF32: "1"}}.get(precision, {})
         wanted[_CUDA] = {**before.get(_CUDA, {}), **tf32}
-    if not config.HasField("optimization") and not any(wanted.values()):
+    if not before and not any(
+        parameters or name == _TENSORRT for name, parameters in wanted.items()
+    ):
         return
     accelerators = config.optimization.execution_accelerators
     accelerators.ClearField("gpu_execution_accelerator")
     for name, parameters in wanted.items():
-        if parameters:
+        if parameters or name == _TENSORRT:
             accelerators.gpu_execution_accelerator.add(name=name, parameters=parameters)
 
 

@@ -11,28 +11,38 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import psutil
 
-from autotune.adapters.triton.config import (
-    RUNNER_PARAMETERS,
-    ModelConfig,
-    render,
-    with_candidate,
-)
+from autotune.adapters.triton.artefacts import EXPORTED_FILES
+from autotune.adapters.triton.config import RUNNER_PARAMETERS, ModelConfig, render
+from autotune.adapters.triton.native import RUNNER_PARAMETERS_ONLY
+from autotune.adapters.triton.onnx_graph import read_graph
+from autotune.adapters.triton.pipeline import configs
+from autotune.adapters.triton.placing import add
 from autotune.adapters.triton.repository import (
     CONFIG_FILE,
+    DEFAULT_FILES,
+    ONNX_FILE,
     ServedModel,
     adapt_for_embedded,
-    composing_models,
+    backend_of,
     copy_tree,
     from_repository,
+    loaded_versions,
 )
 from autotune.core.errors import ExportFailed, InputRefused
 from autotune.ports import ExportFile, Server
-from search_spaces.candidate import BACKEND_PREFIX, Candidate
+from search_spaces.candidate import (
+    BACKEND_PREFIX,
+    VARIANT,
+    Candidate,
+    Value,
+    split_target,
+)
 
 PROVENANCE = "provenance.json"
 
@@ -41,15 +51,16 @@ StrictServerFactory: TypeAlias = Callable[[Path, str], Server]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_RUNNER_ONLY = (BACKEND_PREFIX + "model_file", BACKEND_PREFIX + "execution_provider")
+_RUNNER_ONLY = tuple(BACKEND_PREFIX + key for key in RUNNER_PARAMETERS_ONLY)
 
 
 class RepositoryExporter:
     """Writes the tuned model as a repository that stands alone: every file that it needs is copied.
 
-    The root holds the model's directory (and those of an ensemble's composing models), and beside
-    them plain files only, since Triton takes every directory there for a model. A directory is
-    this study's own if its provenance.json names the study.
+    The root holds the model's directory (and those of an ensemble's composing models, each with its
+    own tuned configuration), and beside them plain files only, since Triton takes every directory
+    there for a model. A directory is this study's own if its provenance.json names the study. Of a
+    model's variants it holds the candidate's alone, under the name that its backend looks for.
 
     A model that a runner stands in for is exported in the user's own form: own backend, own files,
     with the tuned fields; `strict_server` then serves the exported files through the runner, from
@@ -78,16 +89,16 @@ class RepositoryExporter:
         """
         out = out.absolute()
         self.preflight(out, study)
-        names = [self._exported.name, *composing_models(self._exported)]
+        models = {**self._model.composing, self._model.name: self._model}
         files = [*files, *_own_provenance(files, study)]
-        _require_plain_files(files, names)
-        config = exported_config(self._model, candidate)
+        _require_plain_files(files, list(models))
+        configs = exported_configs(self._model, candidate)
         with _writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             with _beside(out) as fresh:
-                for name in names:
-                    copy_tree(self._exported.repository / name, fresh / name, link=False)
-                _write_synced(fresh / self._exported.name / CONFIG_FILE, render(config))
+                for name, model in models.items():
+                    variant = candidate.of("" if model is self._model else name).get(VARIANT)
+                    _write_model(model, variant, configs[name], fresh / name)
                 for file in files:
                     _write_synced(fresh / file.name, file.text)
                 _sync_tree(fresh)
@@ -105,18 +116,73 @@ class RepositoryExporter:
 
 
 def exported_config(model: ServedModel, candidate: Candidate) -> ModelConfig:
-    """The configuration that is exported: of the user's own model where a runner stands in for it,
-    with the runner's parameters in the words of the user's backend.
-    """
-    if model.native is None:
-        return with_candidate(model.config, candidate)
-    words = dict(candidate.values)
-    for ours, native in RUNNER_PARAMETERS.items():
-        value = words.pop(BACKEND_PREFIX + ours, None)
-        if value is not None:  # unset, the runner goes by the native name itself
-            words[BACKEND_PREFIX + native] = value
-    kept = {target: value for target, value in words.items() if target not in _RUNNER_ONLY}
-    return with_candidate(model.native.config, Candidate(kept))
+    """The configuration of the tuned model that is exported."""
+    return exported_configs(model, candidate)[model.name]
+
+
+def exported_configs(model: ServedModel, candidate: Candidate) -> dict[str, ModelConfig]:
+    """The configurations that are exported, by model, the tuned one last: of the user's own model
+    where a runner stands in for it, with the runner's parameters in the words of its backend."""
+    return configs(_as_exported(model), _exported_words(model, candidate))
+
+
+def _as_exported(model: ServedModel) -> ServedModel:
+    """In the user's own form, its variants' artefacts under the names that backends look for."""
+    return replace(
+        model.native or model,
+        composing={name: _as_exported(step) for name, step in model.composing.items()},
+        artefacts={name: replace(each, exported=True) for name, each in model.artefacts.items()},
+    )
+
+
+def _exported_words(model: ServedModel, candidate: Candidate) -> Candidate:
+    words: dict[str, Value] = {}
+    for target, value in candidate.values.items():
+        step, name = split_target(target)
+        served = model.composing.get(step, model) if step else model
+        words |= {target: value} if served.native is None else _native_words(target, name, value)
+    return Candidate(words)
+
+
+def _native_words(target: str, name: str, value: Value) -> dict[str, Value]:
+    """A target of a model that a runner stands in for, in the words of its own backend."""
+    if name in _RUNNER_ONLY:
+        return {}
+    native = RUNNER_PARAMETERS.get(name.removeprefix(BACKEND_PREFIX))
+    if native is None or not name.startswith(BACKEND_PREFIX):
+        return {target: value}
+    # Unset, the runner goes by the native name itself.
+    return {} if value is None else {target.removesuffix(name) + BACKEND_PREFIX + native: value}
+
+
+def _write_model(model: ServedModel, variant: Value, config: ModelConfig, target: Path) -> None:
+    own = model.native or model
+    standing = {each.standing for each in model.artefacts.values() if not each.own}
+    copy_tree(own.source, target, link=False, without=() if model.native else standing)
+    artefact = model.artefacts.get(str(variant))
+    if artefact is not None and not artefact.own:
+        version = target / loaded_versions(own)[-1].name
+        _remove_own_files(own, version)
+        add(artefact, version, name=EXPORTED_FILES[artefact.variant.engine], link=False)
+    if config != own.config or not (target / CONFIG_FILE).exists():
+        _write_synced(target / CONFIG_FILE, render(config))
+
+
+def _remove_own_files(own: ServedModel, version: Path) -> None:
+    """Take the model's own file, which a variant stands for, out of a copied version directory."""
+    source = loaded_versions(own)[-1]
+    named = own.config.default_model_filename
+    files = [named] if named else list(DEFAULT_FILES.get(backend_of(own.config, own.source), ()))
+    if own.runner:
+        files = [ONNX_FILE]
+    paths = [source / file for file in files]
+    if own.onnx is not None:
+        paths += [own.onnx.parent / each for each in read_graph(own.onnx).external]
+    for path in paths:
+        copied = version / path.relative_to(source)
+        if copied.is_dir():
+            shutil.rmtree(copied)
+        copied.unlink(missing_ok=True)
 
 
 # -------------------------------------------------------------------------------------- refusals

@@ -65,7 +65,7 @@ def read_graph(path: Path) -> OnnxGraph:
     InputRefused if it is missing, truncated, lacks files of external weights, cannot be run by
     ONNX Runtime, or has inputs or outputs that are not tensors of a type that Triton knows.
     """
-    external = _external_files(path, _decode(path))
+    external = external_files(path)
     session = open_session(path)
     if not session.get_inputs():
         raise InputRefused(f"{path}: the model has no input, so it cannot be sent requests")
@@ -75,6 +75,12 @@ def read_graph(path: Path) -> OnnxGraph:
         outputs=tuple(_tensor(path, node) for node in session.get_outputs()),
         external=external,
     )
+
+
+def external_files(path: Path) -> tuple[PurePosixPath, ...]:
+    """The files of weights beside an ONNX file, relative to its directory. InputRefused as
+    `read_graph` says, but for what ONNX Runtime would find."""
+    return _external_files(path, _decode(path))
 
 
 def open_session(path: Path, *, threads: int = 1) -> onnxruntime.InferenceSession:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from autotune.core.variants import Precision
 
-_FLOATS = {
+_FLOATS: dict[int, Precision] = {
     TensorProto.FLOAT: Precision.FP32,
     TensorProto.FLOAT16: Precision.FP16,
     TensorProto.BFLOAT16: Precision.BF16,

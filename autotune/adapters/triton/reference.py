@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +12,17 @@ import numpy as np
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from autotune.adapters.triton.comparison import NEXT_STEP, Array, Outputs, compare, kind_of
+from autotune.adapters.triton.artefacts import Artefact
+from autotune.adapters.triton.comparison import (
+    NEXT_STEP,
+    TOLERANCES,
+    Array,
+    Outputs,
+    compare,
+    kind_of,
+)
 from autotune.adapters.triton.onnx_graph import open_session
+from autotune.adapters.triton.repository import ServedModel
 from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
 from autotune.core.model_interface import (
     NUMPY_DTYPES,
@@ -23,6 +32,8 @@ from autotune.core.model_interface import (
     TensorSpec,
 )
 from autotune.core.study import Tolerance
+from autotune.core.variants import Engine, Precision
+from search_spaces.candidate import VARIANT, Candidate
 
 SAMPLES = 8
 
@@ -120,6 +131,67 @@ def _batched(array: Array, model: ModelInterface) -> Array:
 
 
 # ------------------------------------------------------------------------------------ the checks
+class Check(Protocol):
+    """Looks at served answers, for one model file."""
+
+    def check(
+        self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]
+    ) -> str: ...
+
+
+class ByVariant:
+    """Implements `ports.OutputCheck`: a candidate's answers are held against the file that it
+    serves. ``otherwise``: for one that names no variant, or the model's own."""
+
+    def __init__(self, otherwise: Check, by_variant: Mapping[str, Check] | None = None) -> None:
+        self._otherwise = otherwise
+        self._by_variant = by_variant or {}
+
+    def check(
+        self,
+        endpoint: Endpoint,
+        model: ModelInterface,
+        samples: Sequence[Sample],
+        candidate: Candidate,
+    ) -> str:
+        chosen = self._by_variant.get(str(candidate.get(VARIANT)), self._otherwise)
+        return chosen.check(endpoint, model, samples)
+
+
+def output_check(
+    model: ServedModel, tolerance: Tolerance | None = None, *, joins: bool = True
+) -> ByVariant:
+    """The check of a model and its variants; ``tolerance`` and ``joins`` as `OnnxOutputCheck` says.
+
+    What ONNX Runtime serves on the CPU is compared with the same file run here. An engine on a GPU
+    computes otherwise than any runtime here could: of its answers only `BasicOutputCheck` is asked,
+    and how good they are is the accuracy gate's to say.
+    """
+    own: Check = BasicOutputCheck(tolerance)
+    if model.onnx is not None:
+        own = OnnxOutputCheck(model.onnx, tolerance, joins=joins)
+    others = {name: each for name, each in model.artefacts.items() if not each.own}
+    return ByVariant(
+        own, {name: _check_of(each, tolerance, joins) for name, each in others.items()}
+    )
+
+
+def _check_of(artefact: Artefact, tolerance: Tolerance | None, joins: bool) -> Check:
+    given = tolerance or Tolerance()
+    if artefact.variant.engine is not Engine.ONNXRUNTIME:
+        return BasicOutputCheck(given)
+    if given == Tolerance():
+        given = _LOOSER.get(artefact.variant.precision, given)
+    return OnnxOutputCheck(artefact.path, given, joins=joins)
+
+
+_LOOSER = {
+    Precision.FP16: TOLERANCES["FP16"],
+    Precision.BF16: TOLERANCES["FP16"],
+}
+"""Of variants that compute in less than what they answer in."""
+
+
 class OnnxOutputCheck:
     """Compares served answers with the same ONNX file run directly by ONNX Runtime.
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -257,7 +257,7 @@ def _refuse_unservable(pipeline: ServedModel) -> None:
         own = model.config.max_batch_size
         for step in model.config.ensemble_scheduling.step:
             taken = pipeline.composing[step.model_name].config.max_batch_size
-            if taken < own:
+            if 0 < taken < own:
                 raise InputRefused(
                     f"the ensemble {model.name} has max_batch_size {own}, but its step"
                     f" {step.model_name} takes {taken}: Triton refuses to load it",
@@ -548,15 +548,23 @@ def _put_runner(version: Path, graph: OnnxGraph, runner_source: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------- files
-def copy_tree(source: Path, target: Path, *, link: bool, only_files: bool = False) -> None:
-    """Copy what a model's directory holds into ``target``, made if need be; caches are left out.
+def copy_tree(
+    source: Path,
+    target: Path,
+    *,
+    link: bool,
+    only_files: bool = False,
+    without: Collection[str] = (),
+) -> None:
+    """Copy what a model's directory holds into ``target``, made if need be; caches are left out,
+    and what has a name of ``without``.
 
     ``link``: hard links where the file system takes them; for reading only. ``only_files``: leave
     the version directories out. Symbolic links are followed, so that the copy stands alone.
     """
 
     def skipped(directory: str, names: list[str]) -> set[str]:
-        ignored = set(_IGNORED(directory, names))
+        ignored = set(_IGNORED(directory, names)) | set(without)
         if only_files and Path(directory) == source:
             ignored |= {entry.name for entry in _version_directories(source)}
         return ignored

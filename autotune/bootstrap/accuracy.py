@@ -1,0 +1,135 @@
+"""A study's accuracy metric: built in, or the user's own function, and the right answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.core.accuracy import METRICS, Accuracy, Answer, UserScore
+from autotune.core.errors import InputRefused
+from autotune.core.model_interface import ModelInterface, Sample
+from autotune.core.study import AccuracySpec, Study
+from loadgen.input_python import load_function
+from loadgen.inputs import build_samples
+
+EXPECTED_KEY = "accuracy.expected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """``accuracy`` holds answers to the ``requests`` against the source's. ``named`` tells what it
+    computes, as text: equal for equal metrics, right answers and functions."""
+
+    accuracy: Accuracy
+    requests: Sequence[Sample]
+    named: str
+
+
+def asked(study: Study, interface: ModelInterface) -> Asked:
+    """What the study asks of its variants' answers; cosine on the workload's inputs where it says
+    nothing. InputRefused for a function or answers that cannot be used."""
+    spec = study.accuracy or AccuracySpec()
+    if spec.data is None:
+        every = build_samples(interface, study.workload.inputs, seed=study.seed)
+    else:
+        every = build_samples(interface, spec.data, seed=study.seed, key="accuracy.data")
+    requests = every[: spec.samples]
+    expected = None if spec.expected is None else _expected(spec.expected, len(every))
+    function = None if spec.metric in METRICS else _function(spec.metric)
+    return Asked(
+        accuracy=Accuracy(
+            metric=spec.metric,
+            output=spec.output,
+            expected=None if expected is None else expected[: len(requests)],
+            function=function,
+        ),
+        requests=requests,
+        named=json.dumps(
+            {
+                "metric": spec.metric,
+                "output": spec.output,
+                "expected": None if spec.expected is None else _sha256(spec.expected),
+                "function": None if function is None else _sha256(_file_of(spec.metric)),
+            },
+            sort_keys=True,
+        ),
+    )
+
+
+# ------------------------------------------------------------------------ the user's function
+def _function(metric: str) -> UserScore:
+    path, _, name = metric.rpartition(":")
+    function = load_function(Path(path), name)
+
+    def score(outputs: Sequence[Answer], expected: Sequence[Any] | None) -> float:
+        given = [dict(each) for each in outputs]
+        try:
+            answer = function(given, None if expected is None else list(expected))
+            value = float(answer)
+        except Exception as error:
+            raise InputRefused(
+                f"the accuracy metric {name} of {path} fails",
+                value=f"{type(error).__name__}: {error}",
+                next_step=f"it is called as {name}(outputs, expected) and returns a score, higher"
+                " is better; outputs holds a mapping from output name to array for each request",
+            ) from error
+        if not math.isfinite(value):
+            raise InputRefused(f"the accuracy metric {name} of {path} gives no number", value=value)
+        return value
+
+    return score
+
+
+def _file_of(metric: str) -> Path:
+    return Path(metric.rpartition(":")[0])
+
+
+# -------------------------------------------------------------------------- the right answers
+def _expected(path: Path, requests: int) -> Sequence[Any]:
+    """One right answer for each evaluation request: the lines of a .txt, a list in a .json, or the
+    first axis of a .npy, or of the one array of an .npz."""
+    answers = _read(path)
+    if len(answers) != requests:
+        raise InputRefused(
+            f"{EXPECTED_KEY} holds one right answer for each evaluation request",
+            value=f"{path.name}: {len(answers)} answers, {requests} requests",
+        )
+    return answers
+
+
+def _read(path: Path) -> Sequence[Any]:
+    try:
+        if path.suffix == ".json":
+            found = json.loads(path.read_text(encoding="utf-8"))
+            answers: Sequence[Any] | None = found if isinstance(found, list) else None
+        elif path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = [archive[name] for name in archive.files]
+            answers = list(arrays[0]) if len(arrays) == 1 else None
+        elif path.suffix == ".npy":
+            answers = list(np.load(path, allow_pickle=False))
+        elif path.suffix == ".txt":
+            answers = path.read_text(encoding="utf-8").splitlines()
+        else:
+            answers = None
+    except (OSError, ValueError, TypeError) as error:
+        raise InputRefused(f"{EXPECTED_KEY} cannot be read: {error}", value=str(path)) from error
+    if answers is None:
+        raise InputRefused(
+            f"{EXPECTED_KEY} is a .txt with an answer on each line, a .json with a list, a .npy, or"
+            " an .npz with one array",
+            value=str(path),
+        )
+    return answers
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,452 @@
+"""The variants that a study asks for: built, judged, and put where its server finds them.
+
+What cannot run here, or answers too much worse than the source, leaves the space before anything
+is measured: it costs no load time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from autotune.adapters import hardware
+from autotune.adapters.triton.artefacts import Artefact, variant_in_service
+from autotune.adapters.triton.evaluation import Alone, Evaluated, Served, ServedGate, interface_of
+from autotune.adapters.triton.onnx_graph import external_files
+from autotune.adapters.triton.placing import place, refuse_several_versions
+from autotune.adapters.triton.repository import ServedModel, loaded_versions
+from autotune.adapters.triton.servers import Servers
+from autotune.adapters.variants.request import BuildRequest, Outputs
+from autotune.bootstrap.accuracy import Asked, asked
+from autotune.core.accuracy import Answer
+from autotune.core.capability import Hardware, impossible
+from autotune.core.errors import InputRefused
+from autotune.core.model_interface import Sample
+from autotune.core.study import Launch, Study
+from autotune.core.variants import Engine, Precision, Variant, VariantRecord
+from autotune.ports import AccuracyGate
+from loadgen.inputs import build_samples
+from search_spaces.candidate import MAX_BATCH_SIZE, VARIANT, Candidate, split_target
+from search_spaces.domain import Values
+from search_spaces.parameter import Parameter
+from search_spaces.space import Space
+
+CALIBRATED = frozenset({Precision.INT8, Precision.FP8})
+_TORCH_FILES = ("model.pt", "model.pt2")
+_PROFILED = frozenset({Engine.TENSORRT, Engine.ONNXRUNTIME_TENSORRT})
+
+
+class Builder(Protocol):
+    """Builds variants, or takes them from its cache."""
+
+    def build(self, request: BuildRequest) -> VariantRecord: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A study whose space holds only the variants that may be measured, its model with them, what
+    came of each that was asked for, and how what is served is judged (None: nobody asks)."""
+
+    study: Study
+    model: ServedModel
+    variants: tuple[VariantRecord, ...] = ()
+    gate: AccuracyGate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where variants are built: ``work`` is scratch, ``models`` holds what the server is given."""
+
+    cache_dir: Path
+    work: Path
+    models: Path
+    say: Callable[[str], None]
+
+
+def prepare_variants(
+    study: Study,
+    model: ServedModel,
+    at: Place,
+    *,
+    builder: Builder | None = None,
+) -> Prepared:
+    """Build what the space asks for.
+
+    InputRefused where a parameter is left without any variant, each with its reason; where int8 or
+    fp8 is asked for without calibration data; for a remote server.
+    """
+    wanted = list(variants_asked(study.space))
+    if not wanted:
+        return Prepared(study=study, model=model, gate=_gate_alone(study, model))
+    _refuse_unbuildable(study, model, wanted)
+    with ExitStack() as stack:
+        made = builder or _builder(at)
+        workshop = _Workshop(study=study, model=model, at=at, stack=stack, builder=made)
+        records = tuple(workshop.record(each) for each in wanted)
+        space = restricted(study.space, records)
+        return Prepared(
+            study=replace(study, space=space),
+            model=place(model, _artefacts(model, records), at.models / "variants"),
+            variants=records,
+            gate=workshop.gate(),
+        )
+
+
+def prepare_one(
+    study: Study,
+    model: ServedModel,
+    at: Place,
+    *,
+    candidate: Candidate,
+    stored: Sequence[VariantRecord],
+) -> ServedModel:
+    """The model with the variants that one candidate of a stored study names, for its export: from
+    the cache, or built again. InputRefused where that does not give what was measured."""
+    wanted = [w for w in variants_asked(study.space) if candidate.get(w.target) == str(w.variant)]
+    if not wanted:
+        return model
+    with ExitStack() as stack:
+        workshop = _Workshop(study=study, model=model, at=at, stack=stack, builder=_builder(at))
+        records = [_cached(at, stored, each) or workshop.record(each) for each in wanted]
+    for record in records:
+        _refuse_another(record, stored)
+    return place(model, _artefacts(model, records), at.models / "variants")
+
+
+def _cached(at: Place, stored: Sequence[VariantRecord], wanted: Wanted) -> VariantRecord | None:
+    """What was built for the study, if it is still whole: its source and its data need not be read
+    again then."""
+    known = _stored(stored, wanted.target, wanted.variant)
+    if known is None or not known.file:
+        return None
+    from autotune.adapters.variants.cache import VariantCache  # noqa: PLC0415
+
+    try:
+        found = VariantCache(root=at.cache_dir / "variants").get(known.digest, _missing)
+    except _Missing:
+        return None
+    whole = Path(found.file).is_file()
+    return replace(found, variant=wanted.variant, step=wanted.step) if whole else None
+
+
+class _Missing(Exception):
+    """The cache does not have it any more."""
+
+
+def _missing(_folder: Path) -> VariantRecord:
+    raise _Missing
+
+
+def _refuse_another(record: VariantRecord, stored: Sequence[VariantRecord]) -> None:
+    if record.refused:
+        raise InputRefused(
+            f"the variant {record.variant} can no longer be built", value=record.refused
+        )
+    known = _stored(stored, record.target, record.variant)
+    if known is not None and known.digest not in ("", record.digest):
+        tools = ", ".join(f"{name} {version}" for name, version in known.tools.items())
+        raise InputRefused(
+            f"the variant {record.variant}, built again, would not be what the study measured",
+            value=f"digest {record.digest[:12]}, not {known.digest[:12]}",
+            next_step=f"it was built by {tools}; are its calibration data and its evaluation data"
+            " what they were?",
+        )
+
+
+def _stored(stored: Sequence[VariantRecord], target: str, variant: Variant) -> VariantRecord | None:
+    same = (each for each in stored if each.target == target and each.variant == variant)
+    return next(same, None)
+
+
+def _builder(at: Place) -> Builder:
+    """The recipes' tools take seconds to import, and most commands build nothing."""
+    from autotune.adapters.variants.builder import VariantBuilder  # noqa: PLC0415
+    from autotune.adapters.variants.tensorrt import TensorRTBuilder  # noqa: PLC0415
+    from autotune.adapters.variants.torchscript import TorchBuilder  # noqa: PLC0415
+
+    return VariantBuilder(
+        at.cache_dir,
+        at.say,
+        engines={
+            Engine.TENSORRT: TensorRTBuilder(at.cache_dir / "tensorrt"),
+            Engine.PYTORCH: TorchBuilder(),
+        },
+    )
+
+
+# ------------------------------------------------------------------------------ what is asked for
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    step: str
+    variant: Variant
+
+    @property
+    def target(self) -> str:
+        return f"{self.step}.{VARIANT}" if self.step else VARIANT
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.variant}" if self.step else str(self.variant)
+
+
+def variants_asked(space: Space) -> Iterator[Wanted]:
+    """Every variant that a space names, in its order. InputRefused, with near names, for one that
+    is none."""
+    for parameter in _variant_parameters(space):
+        for value in parameter.domain.grid():
+            yield Wanted(split_target(parameter.target)[0], Variant.parse(str(value)))
+
+
+def _variant_parameters(space: Space) -> list[Parameter]:
+    return [p for p in space.parameters if split_target(p.target)[1] == VARIANT]
+
+
+def _refuse_unbuildable(study: Study, model: ServedModel, wanted: Sequence[Wanted]) -> None:
+    """What is wrong with the question itself, before anything is built."""
+    if study.server.launch is Launch.REMOTE:
+        raise InputRefused(
+            "variants cannot be put into a remote server's own repository",
+            value=str(wanted[0]),
+            next_step="tune them on a server that autotune starts: launch embedded, binary, docker",
+        )
+    uncalibrated = [str(each) for each in wanted if each.variant.precision in CALIBRATED]
+    if uncalibrated and study.calibration is None:
+        raise InputRefused(
+            "int8 and fp8 are calibrated on samples like those in service, and the study names"
+            " none",
+            value=", ".join(uncalibrated),
+            next_step="calibration: {data: samples.npz}, a folder, or FILE.py:FUNCTION",
+        )
+    for step in dict.fromkeys(each.step for each in wanted):
+        refuse_several_versions(_part(model, step))
+
+
+def restricted(space: Space, records: Sequence[VariantRecord]) -> Space:
+    """The space without the variants that were refused. InputRefused where none is left."""
+    refused = {(each.target, str(each.variant)): each.refused for each in records if each.refused}
+    kept = []
+    for parameter in space.parameters:
+        values = [v for v in parameter.domain.grid() if (parameter.target, str(v)) not in refused]
+        if split_target(parameter.target)[1] != VARIANT:
+            kept.append(parameter)
+        elif values:
+            kept.append(replace(parameter, domain=Values(values=tuple(values))))
+        else:
+            reasons = [
+                f"{name}: {why}"
+                for (target, name), why in refused.items()
+                if target == parameter.target
+            ]
+            raise InputRefused(
+                f"none of the values of {parameter.target} can be measured here",
+                value="\n    " + "\n    ".join(reasons),
+            )
+    return replace(space, parameters=tuple(kept))
+
+
+# ------------------------------------------------------------------------------------- building
+@dataclass(kw_only=True)
+class _Workshop:
+    """Builds one study's variants; ``stack`` ends the server that it may need for that."""
+
+    study: Study
+    model: ServedModel
+    at: Place
+    stack: ExitStack
+    builder: Builder
+    _calibration: Sequence[Sample] | None = field(default=None, init=False)
+
+    def record(self, wanted: Wanted) -> VariantRecord:
+        """What comes of a variant: built, refused, or there already."""
+        part = _part(self.model, wanted.step)
+        if variant_in_service(part) == str(wanted.variant):
+            return _own_record(wanted, part)
+        reason = impossible(wanted.variant, self._hardware) or _unserved(part, wanted.variant)
+        source = _source(part, wanted.variant)
+        if reason or source is None:
+            reason = reason or "there is no file that it could be built from"
+            self.at.say(f"variant {wanted} is left out: {reason}")
+            return VariantRecord(variant=wanted.variant, step=wanted.step, refused=reason)
+        self.at.say(f"variant {wanted}: building")
+        record = self.builder.build(self._request(wanted, part, source))
+        said = f"left out: {record.refused}" if record.refused else _built(record)
+        self.at.say(f"variant {wanted}: {said}")
+        return record
+
+    def gate(self) -> AccuracyGate:
+        """With the source's answers, where they were asked for already or can be had here."""
+        known = "_source_answers" in self.__dict__ or self.model.onnx is not None
+        source = self._source_answers if known else None
+        return ServedGate(self._asked.accuracy, self._asked.requests, source)
+
+    def _request(self, wanted: Wanted, part: ServedModel, source: Path) -> BuildRequest:
+        requests = self._asked.requests
+        calibrated = wanted.variant.precision in CALIBRATED
+
+        def drop(outputs: Sequence[Outputs]) -> float:
+            answers = self._evaluated.answers_with(wanted.step, requests, outputs)
+            return self._asked.accuracy.drop(answers, self._source_answers)
+
+        return BuildRequest(
+            source=source,
+            variant=wanted.variant,
+            step=wanted.step,
+            samples=self._evaluated.inputs(wanted.step, requests),
+            drop=drop,
+            limit=self.study.sla.accuracy_drop,
+            gate=self._asked.named + (self.model.digest if wanted.step else ""),
+            calibration=self.study.calibration if calibrated else None,
+            calibration_samples=self._calibration_of(wanted.step) if calibrated else (),
+            batch_sizes=_batch_sizes(self.study.space, wanted.step, part),
+            shapes=self._shapes(wanted),
+        )
+
+    @cached_property
+    def _hardware(self) -> Hardware:
+        """Of this machine, and of the server: the embedded one has the Python backend alone."""
+        embedded = self.study.server.launch is Launch.EMBEDDED
+        return replace(hardware.seen(), backends=frozenset({"python"}) if embedded else None)
+
+    @cached_property
+    def _asked(self) -> Asked:
+        return asked(self.study, interface_of(self.model.config))
+
+    @cached_property
+    def _evaluated(self) -> Evaluated:
+        """A model from an ONNX file is asked here; any other on a server that serves it as it was
+        found."""
+        if self.model.onnx is not None:
+            return Alone(self.model)
+        self.at.say("starting a server to see what goes into each step")
+        servers = Servers(
+            cache_dir=self.at.cache_dir, work_dir=self.at.work / "variants", progress=self.at.say
+        )
+        server = servers.tuned(self.study.server, self.model)
+        self.stack.callback(server.close)
+        server.start()
+        server.apply(Candidate({}))
+        return Served(self.model, server.endpoint)
+
+    @cached_property
+    def _source_answers(self) -> Sequence[Answer]:
+        return self._evaluated.answers(self._asked.requests)
+
+    def _calibration_of(self, step: str) -> Sequence[Sample]:
+        spec = self.study.calibration
+        assert spec is not None, "refused before anything is built"
+        if self._calibration is None:
+            interface = interface_of(self.model.config)
+            every = build_samples(
+                interface, spec.data, seed=self.study.seed, key="calibration.data"
+            )
+            self._calibration = every[: spec.samples]
+        return self._evaluated.inputs(step, self._calibration)
+
+    def _shapes(self, wanted: Wanted) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        """Of the workload's inputs, which an engine is built for, and of the evaluation's."""
+        if wanted.variant.engine not in _PROFILED:
+            return {}
+        samples = list(self._evaluated.inputs(wanted.step, self._asked.requests))
+        samples += self._evaluated.inputs(wanted.step, self._workload)
+        names = {name for sample in samples for name in sample}
+        return {
+            name: tuple(dict.fromkeys(sample[name].shape for sample in samples if name in sample))
+            for name in sorted(names)
+        }
+
+    @cached_property
+    def _workload(self) -> Sequence[Sample]:
+        inputs = self.study.workload.inputs
+        return build_samples(interface_of(self.model.config), inputs, seed=self.study.seed)
+
+
+def _built(record: VariantRecord) -> str:
+    drop = "" if record.accuracy_drop is None else f", accuracy drop {record.accuracy_drop:.2%}"
+    where = "from the cache" if record.cached else f"built in {record.seconds:.1f} s"
+    return where + drop
+
+
+def _own_record(wanted: Wanted, part: ServedModel) -> VariantRecord:
+    file = part.onnx
+    assert file is not None, "what a model is, is told by its file"
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return VariantRecord(
+        variant=wanted.variant,
+        step=wanted.step,
+        digest=digest,
+        size_mb=file.stat().st_size / 1e6,
+        accuracy_drop=0.0,
+        notes=("the model as it was given",),
+    )
+
+
+def _unserved(part: ServedModel, variant: Variant) -> str:
+    """Why no file could change how a model is served; empty where one could."""
+    if part.config.backend == "python" and not part.runner:
+        return "the model is served by Python code of its own, not from a model file"
+    if part.runner and variant.engine is not Engine.ONNXRUNTIME:
+        return "autotune's runner serves ONNX Runtime on the CPU alone"
+    return ""
+
+
+def _source(part: ServedModel, variant: Variant) -> Path | None:
+    """The file that a variant is built from: TorchScript for PyTorch, else ONNX."""
+    if variant.engine is not Engine.PYTORCH:
+        return part.onnx
+    version = loaded_versions(part)[-1]
+    names = [part.config.default_model_filename, *_TORCH_FILES]
+    return next((version / name for name in names if name and (version / name).is_file()), None)
+
+
+def _batch_sizes(space: Space, step: str, part: ServedModel) -> tuple[int, ...]:
+    target = f"{step}.{MAX_BATCH_SIZE}" if step else MAX_BATCH_SIZE
+    swept = space.parameter(target).domain.grid() if target in space.targets else ()
+    found = {value for value in swept if isinstance(value, int)}
+    return tuple(sorted({*found, max(1, part.config.max_batch_size)}))
+
+
+def _part(model: ServedModel, step: str) -> ServedModel:
+    return model.composing[step] if step else model
+
+
+# -------------------------------------------------------------------------------------- placing
+def _artefacts(
+    model: ServedModel, records: Sequence[VariantRecord]
+) -> Mapping[str, Sequence[Artefact]]:
+    """By step, the model's own first: it is what the configuration found serves, asked for or
+    not."""
+    found: dict[str, list[Artefact]] = {}
+    for record in records:
+        part = _part(model, record.step)
+        mine = found.setdefault(record.step, _own_artefacts(part))
+        if record.usable and all(each.variant != record.variant for each in mine):
+            file = Path(record.file)
+            mine.append(Artefact(variant=record.variant, path=file, beside=_beside(file)))
+    return found
+
+
+def _own_artefacts(part: ServedModel) -> list[Artefact]:
+    own = variant_in_service(part)
+    if own is None or part.onnx is None:
+        return []
+    return [Artefact(variant=Variant.parse(own), path=part.onnx, own=True)]
+
+
+def _beside(file: Path) -> tuple[Path, ...]:
+    if file.suffix != ".onnx":
+        return ()
+    return tuple(file.parent / each for each in external_files(file))
+
+
+def _gate_alone(study: Study, model: ServedModel) -> AccuracyGate | None:
+    """Where no variant is asked for, but accuracy is."""
+    if study.accuracy is None and study.sla.accuracy_drop is None:
+        return None
+    wanted = asked(study, interface_of(model.config))
+    source = None if model.onnx is None else Alone(model).answers(wanted.requests)
+    return ServedGate(wanted.accuracy, wanted.requests, source)
