@@ -248,7 +248,7 @@ class CalibrationSection(_Section):
         list[Literal["minmax", "entropy", "percentile"]],
         BeforeValidator(_one_or_more),
         Field(min_length=1),
-    ] = Field(default_factory=lambda: ["minmax", "entropy", "percentile"])
+    ] = ["minmax", "entropy", "percentile"]
     per_channel: StrictBool = True
     exclude: Annotated[
         Literal["auto", "none"] | list[StrictStr], BeforeValidator(_exclude_shorthand)
