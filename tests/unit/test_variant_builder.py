@@ -60,7 +60,7 @@ def test_an_int8_variant_is_built_and_judged(source: Path, tmp_path: Path) -> No
     assert record.accuracy_drop is not None
     assert 0 < record.accuracy_drop < 0.1
     assert kept(record).accuracy_drop == record.accuracy_drop
-    assert kept(record).what == "minmax, per channel"
+    assert kept(record).what.startswith("minmax, per channel")
     assert record.size_mb == pytest.approx(Path(record.file).stat().st_size / 1e6)
     assert record.tools["onnxruntime"]
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(record.file).graph.node}
@@ -306,9 +306,10 @@ def test_every_method_is_tried_and_the_least_drop_kept(source: Path, tmp_path: P
     record = VariantBuilder(tmp_path).build(
         request_of(source, calibration=spec(*CalibrationMethod))
     )
-    assert [attempt.what.split(",")[0] for attempt in record.attempts] == list(CalibrationMethod)
-    drops = [attempt.accuracy_drop for attempt in record.attempts]
-    assert kept(record).accuracy_drop == min(drop for drop in drops if drop is not None)
+    swept = record.attempts[:3]  # where sums saturate, narrower weights are tried as well
+    assert [attempt.what for attempt in swept] == [f"{m}, per channel" for m in CalibrationMethod]
+    best = min(swept, key=lambda attempt: attempt.accuracy_drop or 1.0)
+    assert kept(record).what.startswith(best.what)
 
 
 def test_a_delicate_layer_is_found_and_left_out_with_its_clip_until_the_gate_passes(
@@ -320,7 +321,7 @@ def test_a_delicate_layer_is_found_and_left_out_with_its_clip_until_the_gate_pas
     first, *_ = record.attempts
     assert first.accuracy_drop is not None
     assert first.accuracy_drop > 0.05
-    assert kept(record).what.endswith("1 layers left in the source's precision")
+    assert kept(record).what.endswith("1 layer left in the source's precision")
     assert "conv2" in kept(record).note
     taken_in = {
         name: node.name
@@ -337,7 +338,7 @@ def test_where_nodes_are_named_no_other_is_sought(tmp_path: Path) -> None:
     request = request_of(source, limit=0.05, calibration=spec(exclude=("conv1", "nowhere")))
     record = VariantBuilder(tmp_path).build(request)
     assert "is above sla.accuracy_drop 5%" in record.refused
-    assert all("1 layers left" in attempt.what for attempt in record.attempts)
+    assert all("1 layer left" in attempt.what for attempt in record.attempts)
     assert any("nowhere" in note for note in record.notes)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.adapters.variants import coverage, graphs
 from autotune.adapters.variants.calibrate import Calibrator
-from autotune.adapters.variants.gate import Judged
+from autotune.adapters.variants.gate import Judged, share
 from autotune.adapters.variants.made import Made
 from autotune.adapters.variants.prepare import Prepared, prepare
 from autotune.adapters.variants.quantize import (
@@ -130,15 +130,19 @@ class Calibrated:
         now = self._task.clock()
         worst, note = search.ranked(now + (until - now) / 2)
         self._note(note)
+        ways = [best.how]
+        if self._form is Form.CPU and not best.how.heavy_only:
+            # What is left out is still quantized for its neighbours, unless they are lighter ones.
+            ways.append(dataclasses.replace(best.how, heavy_only=True))
         for count in _counts(min(spec.max_excluded, len(worst))):
-            if self._task.clock() > until:
-                self._note(f"no more than {count - 1} layers were left out: the time was up")
-                return
-            tried = self._try(
-                prepared, ranges[best.method], best.how, tuple(worst[:count]), self._task.clock()
-            )
-            if tried is not None and tried.judged.passed:
-                return
+            for how in ways:
+                if self._task.clock() > until:
+                    self._note(f"at most {_layers(count - 1)} left out: the time was up")
+                    return
+                groups = tuple(worst[:count])
+                tried = self._try(prepared, ranges[best.method], how, groups, self._task.clock())
+                if tried is not None and tried.judged.passed:
+                    return
 
     def _try(
         self,
@@ -198,7 +202,7 @@ class Calibrated:
         beside = graphs.save(model, target)
         refused = kept.final.refused
         if refused and kept.judged.drop is not None:
-            refused += f"; it is the best of {len(self._tried)} attempts{self._advice()}"
+            refused += f", the best of {len(self._order)} attempts{self._advice()}"
         return Made(
             file=target,
             beside=beside,
@@ -221,11 +225,13 @@ class Calibrated:
         if other is None or not other.judged.passed:
             return kept
         other = self._optimized(other)
-        better = other.final.passed and (not final.passed or _apart(other) < _apart(kept))
+        better = other.final.passed and (not final.passed or _served(other) < _served(kept))
         return other if better else kept
 
     def _optimized(self, tried: _Tried) -> _Tried:
         optimized = self._task.judge_optimized(tried.path, tried.judged)
+        if optimized.optimized_drop is not None:
+            self._task.say(f"with graph optimizations: {share(optimized.optimized_drop)}")
         judged = dataclasses.replace(tried, optimized=optimized)
         self._order[self._order.index(tried)] = judged
         self._tried[self._tried.index(tried)] = judged
@@ -271,8 +277,9 @@ class Calibrated:
         spec = self._request.calibration
         assert spec is not None
         if spec.exclude is not None:
-            return ": calibration.exclude names what may be left in the source's precision"
-        return f": calibration.max_excluded ({spec.max_excluded}) allows for more layers left out"
+            return "; without calibration.exclude the layers to leave out are looked for"
+        most = max(len(tried.groups) for tried in self._tried)
+        return "; a larger calibration.max_excluded may help" if most == spec.max_excluded else ""
 
     # --------------------------------------------------------------------------------- the pieces
     def _calibrator(self, prepared: Prepared) -> Calibrator:
@@ -301,10 +308,10 @@ def _order_of(tried: _Tried) -> tuple[bool, float, float]:
     return (True, tried.judged.drop, len(tried.groups))
 
 
-def _apart(tried: _Tried) -> float:
-    """How far the answers with graph optimizations on are from those with them off."""
+def _served(tried: _Tried) -> float:
+    """The drop as a server would have it, with graph optimizations on."""
     drop = tried.final.optimized_drop
-    return float("inf") if drop is None else abs(drop - (tried.judged.drop or 0.0))
+    return float("inf") if drop is None else drop
 
 
 def _counts(most: int) -> list[int]:
@@ -319,13 +326,17 @@ def _what(method: CalibrationMethod, how: Quantization, left_out: int) -> str:
     words = [str(method), "per channel" if how.per_channel else "per tensor"]
     words += ["Conv, MatMul and Gemm only"] if how.heavy_only else []
     words += ["7-bit weights"] if how.narrow else []
-    words += [f"{left_out} layers left in the source's precision"] if left_out else []
+    words += [f"{_layers(left_out)} left in the source's precision"] if left_out else []
     return ", ".join(words)
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer" if count == 1 else f"{count} layers"
 
 
 def _note_of(tried: _Tried) -> str:
     left = ", ".join(group[0] for group in tried.groups)
-    return "; ".join(words for words in (left, tried.final.refused) if words)
+    return "; ".join(words for words in (left, tried.final.refused, *tried.final.notes) if words)
 
 
 def _no_data(request: BuildRequest) -> str:

@@ -10,8 +10,8 @@ from scipy import stats
 
 from autotune.core.model_interface import Sample
 
-_OUTSIDE = 0.02
-"""Of the calibration's span: so far beyond its ends is no news."""
+_OUTSIDE = 0.1
+"""Of the calibration's span: the ends of two samples of the same kind differ by as much."""
 _DISTANCE = 0.25
 """Kolmogorov-Smirnov distance: the largest difference of the shares of values below any value."""
 _PER_SAMPLE = 4096
@@ -75,10 +75,11 @@ def _sizes(own: list[NDArray[np.generic]], theirs: list[NDArray[np.generic]]) ->
 
 def _pooled(arrays: list[NDArray[np.generic]]) -> NDArray[np.float64]:
     """Values of all samples, evenly: the ends of each, and at most so many between."""
-    parts = []
+    parts: list[NDArray[np.float64]] = []
     for array in arrays:
         flat = array.astype(np.float64).ravel()
         flat = flat[np.isfinite(flat)]
         if flat.size:
-            parts += [flat[:: max(1, flat.size // _PER_SAMPLE)], [flat.min(), flat.max()]]
+            ends = np.array([flat.min(), flat.max()])
+            parts += [flat[:: max(1, flat.size // _PER_SAMPLE)], ends]
     return np.concatenate(parts) if parts else np.empty(0)

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from autotune.adapters.variants import graphs
 from autotune.adapters.variants.ort import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 from autotune.adapters.variants.quiet import quiet
+from autotune.core.variants import Precision
 
 DELICATE = (
     "Softmax",
@@ -34,6 +35,7 @@ DELICATE = (
 """Operators whose results leave fp16's range or lose most of its digits first."""
 _BF16_OPSET = 22
 """Since then Conv and the pools are declared for bfloat16."""
+_DTYPES = {Precision.FP16: np.dtype(np.float16), Precision.BF16: np.dtype(ml_dtypes.bfloat16)}
 _FLOAT, _HALF, _BRAIN = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
@@ -69,10 +71,15 @@ def to_bf16(model: Any, *, ops: Collection[str] = ()) -> tuple[Any, str]:
     return brain, note
 
 
-def in_bf16_steps(model: Any, *, spared: Collection[str] = ()) -> Any:
-    """The fp32 graph with every weight and every intermediate value rounded to bfloat16, but for
-    results of the operators ``spared``: what a bfloat16 device computes, on a processor that has no
-    such operators."""
+def in_steps(model: Any, precision: Precision, *, spared: Collection[str] = ()) -> Any:
+    """The fp32 graph with every weight and every intermediate value rounded to fp16 or bf16, but
+    for results of the operators ``spared``: what a device computes that has such operators.
+
+    ONNX Runtime's CPU provider has few: it computes a chain of fp16 operators in fp32, where
+    nothing overflows, and does not run bfloat16 at all.
+    """
+    short = _BRAIN if precision is Precision.BF16 else _HALF
+    spared = {*spared, *DEFAULT_OP_BLOCK_LIST}
     inferred = onnx.shape_inference.infer_shapes(model)
     floats = {
         info.name
@@ -81,19 +88,20 @@ def in_bf16_steps(model: Any, *, spared: Collection[str] = ()) -> Any:
     }
     for tensor in model.graph.initializer:
         if tensor.data_type == _FLOAT:
-            rounded = numpy_helper.to_array(tensor).astype(ml_dtypes.bfloat16).astype(np.float32)
-            tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
+            with np.errstate(over="ignore"):
+                rounded = numpy_helper.to_array(tensor).astype(_DTYPES[precision])
+            tensor.CopyFrom(numpy_helper.from_array(rounded.astype(np.float32), tensor.name))
     taken = [tensor.name for tensor in model.graph.input if tensor.name in floats]
-    nodes = [cast for name in taken for cast in _rounding(name, f"{name}__bf16")]
+    nodes = [cast for name in taken for cast in _rounding(name, f"{name}__short", short)]
     for node in model.graph.node:
         for index, name in enumerate(node.input):
             if name in taken:
-                node.input[index] = f"{name}__bf16"
+                node.input[index] = f"{name}__short"
         after: list[Any] = []
         for index, name in enumerate(node.output):
             if name in floats and node.op_type not in spared:
                 node.output[index] = f"{name}__fp32"
-                after += _rounding(f"{name}__fp32", name)
+                after += _rounding(f"{name}__fp32", name, short)
         nodes += [node, *after]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -105,10 +113,10 @@ def blamed_nodes(message: str) -> list[str]:
     return re.findall(r"of operator \(\w+\) in node \(([^)]+)\)", message)
 
 
-def _rounding(name: str, rounded: str) -> list[Any]:
-    between = f"{rounded}__short"
+def _rounding(name: str, rounded: str, short: int) -> list[Any]:
+    between = f"{rounded}__cast"
     return [
-        helper.make_node("Cast", [name], [between], to=_BRAIN),
+        helper.make_node("Cast", [name], [between], to=short),
         helper.make_node("Cast", [between], [rounded], to=_FLOAT),
     ]
 

@@ -19,6 +19,7 @@ with quiet():
         save_tensors_data,
     )
     from onnxruntime.quantization.calibrate import HistogramCollector
+    from onnxruntime.quantization.quant_utils import smooth_distribution
     from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
@@ -38,4 +39,5 @@ __all__ = [
     "quant_pre_process",
     "quantize_static",
     "save_tensors_data",
+    "smooth_distribution",
 ]

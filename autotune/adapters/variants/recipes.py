@@ -14,6 +14,7 @@ from autotune.adapters.variants.quantize import Form
 from autotune.adapters.variants.quiet import quiet, told
 from autotune.adapters.variants.running import Runner
 from autotune.adapters.variants.task import Task
+from autotune.core.errors import AutotuneError
 from autotune.core.variants import Attempt, Engine, Precision, Variant
 
 _FP16_TRIES = 4
@@ -113,6 +114,8 @@ class _Half:
             try:
                 note = self._write(path, ops)
                 judged = self._judge(path, ops)
+            except AutotuneError:
+                raise
             except Exception as error:  # noqa: BLE001 - the converters raise bare exceptions
                 judged = Judged(refused=f"it cannot be converted: {told(error)}")
                 note = ""
@@ -162,7 +165,7 @@ class _Half:
         with quiet():
             model = graphs.load(self._request.source)
             if self._recipe is Recipe.BF16_SIMULATED:
-                graphs.save(half.in_bf16_steps(model, spared=ops), path)
+                graphs.save(half.in_steps(model, Precision.BF16, spared=ops), path)
                 return ""
             brain, note = half.to_bf16(model, ops=ops)
             graphs.save(brain, path)
@@ -186,16 +189,18 @@ class _Half:
         return f"left in fp32, where the conversion fails: {', '.join(nodes)}" if nodes else ""
 
     def _judge(self, path: Path, ops: tuple[str, ...]) -> Judged:
-        judged_path = path
-        if self._recipe is Recipe.BF16:
-            judged_path = self._task.scratch / "steps.onnx"
-            with quiet():
-                steps = half.in_bf16_steps(graphs.load(self._request.source), spared=ops)
-            graphs.save(steps, judged_path)
-        judged = self._task.judge(judged_path)
-        if self._recipe is Recipe.FP16 and self._request.variant.engine is Engine.ONNXRUNTIME:
-            return self._task.judge_optimized(path, judged)
-        return judged
+        """A graph that the CPU provider will serve by itself; else one that rounds each step, as
+        the device will."""
+        if self._recipe is Recipe.BF16_SIMULATED:
+            return self._task.judge(path)
+        if self._request.variant.engine is Engine.ONNXRUNTIME:
+            return self._task.judge_optimized(path, self._task.judge(path))
+        stepwise = self._task.scratch / "steps.onnx"
+        model = graphs.load(self._request.source)
+        with quiet():
+            steps = half.in_steps(model, self._request.variant.precision, spared=ops)
+        graphs.save(steps, stepwise)
+        return self._task.judge(stepwise)
 
 
 def _better(one: Judged, other: Judged) -> bool:
