@@ -3,6 +3,7 @@ constants."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,14 +66,16 @@ def _preprocess(raw: Path, path: Path) -> list[str]:
     failures = []
     for how, options in _WAYS:
         try:
-            quant_pre_process(
-                str(raw),
-                str(path),
-                save_as_external_data=large,
-                all_tensors_to_one_file=True,
-                external_data_location=f"{path.name}.data" if large else None,
-                **options,
-            )
+            # Where it fails, it leaves its graph in the working directory.
+            with contextlib.chdir(path.parent):
+                quant_pre_process(
+                    str(raw),
+                    str(path),
+                    save_as_external_data=large,
+                    all_tensors_to_one_file=True,
+                    external_data_location=f"{path.name}.data" if large else None,
+                    **options,
+                )
             Runner(path)
         except Exception as error:  # noqa: BLE001 - it raises whatever its parts raise
             failures.append(told(error, 120))
