@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from google.protobuf import json_format
 
+from autotune.adapters.triton import statistics
 from autotune.adapters.triton.config import ModelConfig, render
 from autotune.adapters.triton.loading import Loading, applied
 from autotune.adapters.triton.pipeline import (
@@ -203,74 +205,116 @@ def test_a_candidate_with_a_variant_has_its_traps_all_the_same(pipe: ServedModel
 
 
 # ----------------------------------------------------------------------------------------- loads
+@dataclass(slots=True)
 class Recorder:
-    """Stands for a server's model control: remembers the loads, and fails those of ``broken``."""
+    """Stands for a server's model control. ``broken`` does not load; loading an ensemble puts its
+    steps back to their files where the release ``puts_back``."""
 
-    def __init__(self, broken: str = "") -> None:
-        self.loads: list[tuple[str, int]] = []
-        self.broken = broken
+    model: ServedModel
+    broken: str = ""
+    puts_back: bool = False
+    loads: list[str] = field(default_factory=list)
+    held: dict[str, ModelConfig] = field(default_factory=dict)
 
-    def load(self, override: str | None, timeout_s: float, model: str) -> None:
-        size = json.loads(override or "{}").get("max_batch_size", 0)
-        self.loads.append((model, size))
-        if model == self.broken:
+    def load(self, override: str | None, timeout_s: float, model: str = "") -> None:
+        name = model or self.model.name
+        self.loads.append(f"{name} as its files say" if override is None else name)
+        if name == self.broken:
             raise ServerFailed("the server refused")
+        every = {**self.model.composing, self.model.name: self.model}
+        needed = [step.model_name for step in every[name].config.ensemble_scheduling.step]
+        if override is None:
+            self.held = {each: one.config for each, one in every.items()}
+            return
+        self.held[name] = json_format.Parse(override, ModelConfig())
+        if self.puts_back:
+            self.held |= {each: every[each].config for each in needed}
 
-    def wait_until_ready(self, timeout_s: float) -> None:
-        pass
+    def loaded(self, name: str) -> bool:
+        return name in self.held
+
+    def config(self, name: str) -> ModelConfig:
+        return self.held[name]
+
+    def statistics(self, steps: object) -> statistics.Mark:
+        return statistics.Mark({})
 
 
-def brought(loading: Loading, control: Recorder, model: ServedModel, candidate: Candidate):
+def brought(loading: Loading, control: Recorder, candidate: Candidate) -> tuple[list[str], ...]:
+    """What was loaded, and what was said to have been."""
     control.loads.clear()
-    reloaded = loading.bring(control, configs(model, candidate), 1.0)  # type: ignore[arg-type]
-    return [name for name, _ in control.loads], list(reloaded)
+    wanted = configs(control.model, candidate)
+    reloaded = loading.bring(control, wanted, 1.0)  # type: ignore[arg-type]
+    assert {name: control.held[name] for name in wanted} == wanted
+    return list(control.loads), list(reloaded)
+
+
+def started(model: ServedModel) -> Loading:
+    loading = Loading(model)
+    loading.restarted()
+    return loading
 
 
 def test_only_what_changes_is_loaded_again(pipe: ServedModel):
-    loading, control = Loading(pipe), Recorder()
+    loading, control = started(pipe), Recorder(pipe)
     everything = ["first", "second", "third", "pipe"]
-    assert brought(loading, control, pipe, said()) == (["pipe"], everything)
-    assert brought(loading, control, pipe, said()) == ([], [])
-    more = said(first__workers=2)
-    assert brought(loading, control, pipe, more) == (["first"], ["first"])
+    assert brought(loading, control, said()) == (["pipe as its files say"], everything)
+    assert brought(loading, control, said()) == ([], [])
+    assert brought(loading, control, said(first__workers=2)) == (["first"], ["first"])
     both = said(first__workers=3, third__workers=2)
-    assert brought(loading, control, pipe, both) == (["third", "first"], ["first", "third"])
-    loading.forget()
-    assert brought(loading, control, pipe, more) == (["pipe", "first"], everything)
+    assert brought(loading, control, both) == (["first", "third"], ["first", "third"])
+    loading.restarted()
+    again = ["pipe as its files say", "first", "third"]
+    assert brought(loading, control, both) == (again, everything)
 
 
-def test_an_ensemble_that_changes_is_loaded_before_its_steps_which_it_puts_back(
-    pipe: ServedModel,
-):
-    loading, control = Loading(pipe), Recorder()
-    brought(loading, control, pipe, said(first__workers=2))
+@pytest.mark.parametrize("size", [4, 32])
+def test_steps_are_loaded_before_the_ensembles_that_need_them(nested: ServedModel, size: int):
+    loading, control = started(nested), Recorder(nested)
+    brought(loading, control, said())
+    low = ["third", "pipe", "outer"] if size < 8 else ["third"]
+    assert brought(loading, control, said(third__max_batch_size=size))[0] == low
+    assert brought(loading, control, said())[0] == low
+
+
+def test_what_the_load_of_an_ensemble_put_back_is_loaded_again(pipe: ServedModel):
+    loading, control = started(pipe), Recorder(pipe, puts_back=True)
+    brought(loading, control, said(first__workers=2))
     lower = said(first__workers=2, second__max_batch_size=4)
-    assert brought(loading, control, pipe, lower) == (
-        ["pipe", "second", "first"],
-        ["first", "second", "pipe"],
-    )
-    assert control.loads[0] == ("pipe", 4)
-
-
-def test_ensembles_within_are_loaded_between_the_outer_one_and_the_steps(nested: ServedModel):
-    loading, control = Loading(nested), Recorder()
-    lower = said(third__max_batch_size=4)
-    brought(loading, control, nested, said())
-    assert brought(loading, control, nested, lower)[0] == ["outer", "pipe", "third"]
+    loads, reloaded = brought(loading, control, lower)
+    assert loads == ["second", "pipe", "first", "second"]
+    assert reloaded == ["first", "second", "pipe"]
 
 
 def test_after_a_load_that_failed_everything_is_loaded_again(pipe: ServedModel):
-    loading = Loading(pipe)
-    brought(loading, Recorder(), pipe, said())
+    loading, control = started(pipe), Recorder(pipe)
+    brought(loading, control, said())
+    control.broken = "first"
     with pytest.raises(ServerFailed):
-        brought(loading, Recorder(broken="first"), pipe, said(first__workers=2))
-    assert brought(loading, Recorder(), pipe, said())[0] == ["pipe"]
+        brought(loading, control, said(first__workers=2))
+    control.broken = ""
+    assert brought(loading, control, said())[0] == ["first", "second", "third", "pipe"]
+
+
+def test_a_server_that_was_not_started_here_is_given_every_configuration(pipe: ServedModel):
+    loading, control = Loading(pipe), Recorder(pipe)
+    assert brought(loading, control, said())[0] == ["first", "second", "third", "pipe"]
+
+
+def test_a_server_that_something_else_controls_is_no_measurement(pipe: ServedModel):
+    class Contested(Recorder):
+        def config(self, name: str) -> ModelConfig:
+            self.held[name].version_policy.latest.num_versions += 1
+            return ModelConfig.FromString(self.held[name].SerializeToString())
+
+    with pytest.raises(ServerFailed, match="does not keep"):
+        Loading(pipe).bring(Contested(pipe), configs(pipe, said()), 1.0)  # type: ignore[arg-type]
 
 
 def test_a_model_that_is_tuned_alone_is_loaded_each_time(alone: ServedModel):
-    loading, control = Loading(alone), Recorder()
-    assert brought(loading, control, alone, said()) == (["m"], ["m"])
-    assert brought(loading, control, alone, said()) == (["m"], ["m"])
+    loading, control = started(alone), Recorder(alone)
+    assert brought(loading, control, said()) == (["m"], ["m"])
+    assert brought(loading, control, said()) == (["m"], ["m"])
 
 
 # --------------------------------------------------------------------------------------- applied

@@ -280,7 +280,7 @@ class LocalServer:
         return "\n    ".join([f"the last lines of its log, {self._log}:", *lines[-12:]])
 
     def _end(self, how: Callable[[ChildProcess], None]) -> None:
-        self._loading.forget()
+        self._loading.restarted()
         control, self._control = self._control, None
         child, self._child = self._child, None
         if control is not None:

@@ -4,9 +4,9 @@ A pipeline is a Triton ensemble. Its space names ``<step>.<field>``, a step bein
 composing models (those of ensembles within it included), and each field means in that model's
 configuration what it means of a model that is tuned alone (see `autotune.adapters.triton.config`).
 The ensemble itself has neither batcher nor instances. It has a ``max_batch_size``, which Triton
-refuses where a step's is smaller (``ValidateEnsembleConfig``): so a candidate that lowers a step
-below it lowers the ensemble's too, and clients that send larger requests would be refused. A
-candidate never raises it.
+refuses where a step's is smaller (``ValidateEnsembleConfig`` in triton core's
+``ensemble_utils.cc``): so a candidate that lowers a step below it lowers the ensemble's too, and
+clients that send larger requests would be refused. A candidate never raises it.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def _as_its_steps_allow(ensemble: ModelConfig, made: Mapping[str, ModelConfig]) 
     lowered = ModelConfig()
     lowered.CopyFrom(ensemble)
     allowed = [made[step.model_name].max_batch_size for step in ensemble.ensemble_scheduling.step]
-    lowered.max_batch_size = min([ensemble.max_batch_size, *allowed])
+    # A step with a maximum of 0, without a batch dimension of its own, takes any.
+    lowered.max_batch_size = min([ensemble.max_batch_size, *(most for most in allowed if most)])
     return lowered
 
 

@@ -131,7 +131,6 @@ class RemoteServer:
         """Raises ServerFailed if the model could not be put back."""
         control, self._control = self._control, None
         before, self._found = self._found, None
-        self._loading.forget()
         if control is None:
             return
         try:
@@ -178,16 +177,20 @@ def found(control: Control, names: Sequence[str]) -> Found:
 
 
 def restore(control: Control, before: Found, timeout_s: float) -> None:
-    """Leave each model as it was: loaded from its file, with its configuration in the file's place
-    if that says something else, or unloaded. An ensemble comes before its steps, which its load
-    puts back to their files, and is unloaded before them."""
-    for name, config in reversed(before.items()):
-        if config is None:
-            control.unload(timeout_s, model=name)
-            continue
-        control.load(None, timeout_s, model=name)
-        if control.config(name) != config:
-            control.load(override_json(config), timeout_s, model=name)
+    """Leave each model as it was: unloaded, an ensemble before its steps; or loaded, its steps
+    before an ensemble, from its file, with its configuration in the file's place where that says
+    something else. (Steps have it in place of the file at once: see `autotune.adapters.triton
+    .loading`.)"""
+    for name in reversed([name for name, config in before.items() if config is None]):
+        control.unload(timeout_s, model=name)
+    for _ in range(2):  # a load may have undone an earlier one
+        for name, config in before.items():
+            if config is None or (control.loaded(name) and control.config(name) == config):
+                continue
+            if len(before) == 1:
+                control.load(None, timeout_s)
+            if not control.loaded(name) or control.config(name) != config:
+                control.load(override_json(config), timeout_s, model=name)
 
 
 def remote_model(spec: ServerSpec, name: str, workdir: Path) -> ServedModel:

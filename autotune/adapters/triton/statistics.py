@@ -108,11 +108,22 @@ def between(
     )
 
 
+def began_anew(start: Mark, end: Mark) -> set[str]:
+    """The steps of a pipeline that were loaded anew between two readings, as far as their counters
+    tell: one that had served nothing before tells nothing."""
+    return {name for name, mark in end.steps.items() if _back(start.steps[name], mark)}
+
+
+def _back(start: Mark, end: Mark) -> bool:
+    counters = {*start.counters, *end.counters}
+    return any(end.counters.get(key, 0) < start.counters.get(key, 0) for key in counters)
+
+
 def _window(start: Mark, end: Mark, instances: int) -> ServerWindow:
     def delta(key: Key) -> int:
         return end.counters.get(key, 0) - start.counters.get(key, 0)
 
-    if any(delta(key) < 0 for key in (*start.counters, *end.counters)):
+    if _back(start, end):
         raise ServerFailed(
             "the model's statistics began anew within the window",
             next_step="something else reloaded the model; tune a server that nothing else controls",
