@@ -27,15 +27,18 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: env
 	@$(BIN)/autotune demo
 
+# Two tests at a time; those that run studies, one after the other.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
 test: env
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lock: env
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

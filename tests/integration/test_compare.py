@@ -11,7 +11,11 @@ import pytest
 from autotune.adapters.triton.environment import ServerEnvironment
 from tests.integration.studies import Finished, Running, Tool, next_turn, own_model, tool
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # a test may wait for its turn
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.study,
+    pytest.mark.timeout(900),  # a test may wait for its turn
+]
 
 
 def _compare(cli: Tool, *arguments: object) -> Running:

@@ -24,7 +24,11 @@ from tests.integration.conftest import FAST
 from tests.integration.studies import Finished, Running, Tool, own_model, tool
 from tests.integration.test_servers import FAKE_DOCKER, embedded_shell, script, uncontrolled
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # a test may wait for its turn
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.study,
+    pytest.mark.timeout(900),  # a test may wait for its turn
+]
 
 ONE = {"budget": {"trials": 1}}
 

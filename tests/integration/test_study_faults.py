@@ -32,7 +32,11 @@ from tests.integration.studies import EASY, Finished, Tool, own_model, tool
 from tests.integration.test_servers import embedded_shell, script
 from tests.integration.test_triton_export import CORRUPT
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # a test may wait for its turn
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.study,
+    pytest.mark.timeout(900),  # a test may wait for its turn
+]
 
 
 @pytest.fixture

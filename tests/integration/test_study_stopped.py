@@ -21,7 +21,11 @@ from storage.store import SqlTrialStore
 from tests.integration.studies import Running, Tool, own_model, tool
 from tests.unit.made_trials import made_measurement
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # a test may wait for its turn
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.study,
+    pytest.mark.timeout(900),  # a test may wait for its turn
+]
 
 SECOND_TRIAL = "trial 2"
 LAST = "export "
