@@ -73,6 +73,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "study": study,
         "title": f"{study.name}: autotune report",
         "answer": answer(cast, sla),
+        "helping": (told.get("remedy") or {}).get("words", ""),
         "met": cast.pick is not None,
         "headline": _headline(cast),
         "rule": told.get("rule", ""),

@@ -121,7 +121,8 @@ def _print_steps(decision: Decision) -> None:
     told = [(n, steps) for n, judged in shown if judged and (steps := judged.steps)]
     for number, steps in told:
         mean = "" if steps.mean_ms is None else f": {ms(steps.mean_ms)} on average"
-        _heading(f"Time by step in trial {number} ({roles[number]}){mean}")
+        Console.plain("")
+        Console.hanging(Text(f"Time by step in trial {number} ({roles[number]}){mean}"), "")
         steps_sheet(steps).print()
     if told:
         Console.hanging(Text("the step that limits", style="dim"), f"{LIMITS_MARK} ")

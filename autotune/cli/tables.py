@@ -84,11 +84,12 @@ def print_trials(
     pick = None if decision is None else decision.pick
     same = the_same(trial.candidate for trial in (shown if among is None else among))
     rows = [_row(trial, sla, pick, same) for trial in shown]
-    head = ("trial", sla.tightest_metric.replace("_ms", " ms"), "", "saturates", "", "busy")
-    head = (*head, "memory", "acc. drop")
+    latency = sla.tightest_metric.replace("_ms", " ms")
+    head = ["trial", latency, "", "saturates", "", "busy", "memory", "acc. drop"]
     if all(row.cells[-1] == "–" for row in rows if row.cells):
-        head, rows = head[:-1], [replace(row, cells=row.cells[:-1]) for row in rows]
-    layout = _Layout.of(head, rows, Console.out.width)
+        head = head[:-1]
+        rows = [replace(row, cells=row.cells[: len(head)]) for row in rows]
+    layout = _Layout.of(tuple(head), rows, Console.out.width)
     Console.out.print(layout.header(), soft_wrap=True)
     for row in rows:
         layout.print(row)
@@ -274,7 +275,7 @@ class Sheet:
             told = [
                 column.below.format(cell)
                 for i, (column, cell) in enumerate(zip(self.columns, row, strict=True))
-                if i not in kept and cell
+                if i not in kept and str(cell) not in ("", "–")
             ]
             below = [" ".join(told)] if told else []
             for line in (*below, *(self.notes[at] if self.notes else ())):
@@ -386,7 +387,7 @@ def steps_sheet(found: Breakdown) -> Sheet:
         _Column(name="mean ms", right=True),
         _Column(name="queue", right=True),
         _Column(name="compute", right=True),
-        _Column(name="batch", right=True),
+        _Column(name="batch", right=True, below="batch {},"),
         _Column(name="instances", right=True),
         _Column(name="busy", right=True),
         _Column(name="can take", below="can take {}"),
@@ -420,7 +421,7 @@ def variants_sheet(variants: Sequence[VariantRecord]) -> Sheet:
         _Column(name="variant"),
         *([_Column(name="step")] if steps else []),
         _Column(name="accuracy drop", right=True),
-        _Column(name="as served", right=True),
+        _Column(name="as served", right=True, below="as served {}"),
         _Column(name="size", right=True, below="{}"),
         _Column(name="came of it"),
     )

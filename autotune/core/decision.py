@@ -33,6 +33,7 @@ from typing import Any
 from autotune.core.bottleneck import Remedy, most_instances, remedy
 from autotune.core.comparison import Comparison
 from autotune.core.contrast import Contrasts
+from autotune.core.explain_steps import help_words
 from autotune.core.judged import Dimension, Judged, judge_trial
 from autotune.core.plain import finite
 from autotune.core.ranking import Choice, dimensions, front, known_dimensions, rank
@@ -137,7 +138,9 @@ class Decision:
             "steps": None
             if told is None or steps is None
             else {"trial": told.number, **steps.to_json()},
-            "remedy": None if self.remedy is None else self.remedy.to_json(),
+            "remedy": None
+            if steps is None or self.remedy is None
+            else {**self.remedy.to_json(), "words": help_words(steps, self.remedy)},
             "judged": [trial.to_json() for trial in self.judged],
         }
 
