@@ -65,6 +65,8 @@ METRICS: Mapping[str, Metric] = {
     "relative_error": relative_error,
 }
 """Every built-in metric by its name in study files."""
+ROUNDING = 1e-9
+"""A drop below this is the metric's own arithmetic: the source's against itself comes to 1e-16."""
 ONE_OUTPUT = frozenset({"top1", "text_match"})
 """Metrics that mean something for one output alone; others take the worst of several."""
 
@@ -87,17 +89,17 @@ class Accuracy:
         """
         self._require_alike(answers, source)
         if self.function is not None:
-            return max(
-                0.0, self.function(source, self.expected) - self.function(answers, self.expected)
-            )
-        return max(self._output_drop(name, answers, source) for name in self._outputs(source))
+            worse = self.function(source, self.expected) - self.function(answers, self.expected)
+        else:
+            worse = max(self._output_drop(name, answers, source) for name in self._outputs(source))
+        return worse if worse > ROUNDING else 0.0
 
     def _output_drop(self, name: str, answers: Sequence[Answer], source: Sequence[Answer]) -> float:
         given, own = [a[name] for a in answers], [s[name] for s in source]
         if self.expected is None:
-            return max(0.0, 1 - self._mean(name, given, own))
+            return 1 - self._mean(name, given, own)
         wanted = [np.asarray(each) for each in self.expected]
-        return max(0.0, self._mean(name, own, wanted) - self._mean(name, given, wanted))
+        return self._mean(name, own, wanted) - self._mean(name, given, wanted)
 
     def _mean(self, name: str, outputs: Sequence[Array], wanted: Sequence[Array]) -> float:
         metric = METRICS[self.metric]
