@@ -252,11 +252,13 @@ class FakeTelemetry:
 
 @dataclass(slots=True)
 class FakeCheck:
-    """``errors_under`` names candidates, by key, whose answers are errors."""
+    """``errors_under`` names candidates, by key, whose answers are errors, ``differs_under`` those
+    whose answers are wrong."""
 
     server: FakeServer
     differs: bool = False
     errors_under: set[str] = field(default_factory=set)
+    differs_under: set[str] = field(default_factory=set)
     compared: int = 0
 
     def check(
@@ -268,7 +270,7 @@ class FakeCheck:
     ) -> str:
         if self.server.applied[-1].key in self.errors_under:
             raise CandidateFailed("the server answers an error")
-        if self.differs:
+        if self.differs or candidate.key in self.differs_under:
             raise OutputsDiffer("served outputs differ", value="1.0 against 2.0")
         self.compared += len(samples)
         return f"{len(samples)} outputs agree"
