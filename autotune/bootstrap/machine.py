@@ -9,6 +9,8 @@ from autotune.adapters.examine import Check, checks
 from autotune.core.capability import Capability, table
 from autotune.settings import Settings
 
+__all__ = ["Check", "engines_here", "examine_machine"]
+
 
 def examine_machine() -> Sequence[Check]:
     settings = Settings.from_environment()

@@ -65,8 +65,8 @@ def _print_engines(engines: Sequence[Capability]) -> None:
         line = Text(str(engine).ljust(_NAME))
         for each in row:
             word, style = CELLS[each.answer]
-            number = str(notes.index(each.note) + 1).translate(_RAISED) if each.note else ""
-            line.append((word + number).ljust(_CELL), style)
+            raised = str(notes.index(each.note) + 1).translate(_RAISED) if each.note else ""
+            line.append((word + raised).ljust(_CELL), style)
         line.rstrip()
         Console.out.print(line, soft_wrap=True)
     for number, note in enumerate(notes, start=1):

@@ -92,7 +92,7 @@ def build_plan(onnx: Path, folder: Path, options: PlanOptions | None = None) -> 
     answer = build_apart(_MODULE, order, folder, deadline_s=asked.deadline_s)
     if "refused" in answer:
         return Made(refused=str(answer["refused"]))
-    return Made(file=folder / PLAN, notes=_notes(answer))
+    return Made(file=folder / PLAN, notes=_notes(answer, asked.bindings))
 
 
 def identity(here: Hardware) -> dict[str, str]:
@@ -107,7 +107,7 @@ def identity(here: Hardware) -> dict[str, str]:
     }
 
 
-def _notes(answer: Mapping[str, object]) -> tuple[str, ...]:
+def _notes(answer: Mapping[str, object], bindings: str) -> tuple[str, ...]:
     profile = answer["profile"]
     assert isinstance(profile, dict)
     shapes = "; ".join(
@@ -115,7 +115,8 @@ def _notes(answer: Mapping[str, object]) -> tuple[str, ...]:
     )
     return (
         f"built for {shapes}",
-        f"a Triton with TensorRT {answer['tensorrt']} can load it, and no other",
+        f"{bindings} {answer['tensorrt']} can load it and no other: take that of the Triton that"
+        " serves it",
     )
 
 

@@ -1,0 +1,262 @@
+"""Makes and runs a variant of a PyTorch model, as a process of its own:
+
+    python -m autotune.adapters.variants.torch_build ORDER.json ANSWER.json
+
+The order: ``source`` (TorchScript ``.pt``, or an exported program ``.pt2`` of `torch.export.save`),
+``artefact`` (a path), ``precision`` (fp32, fp16 or bf16), and the requests to answer: ``samples``
+(an .npz with ``<index>/<input>`` arrays without a batch dimension), ``inputs`` (their names, in
+order) and ``answers`` (the .npz to write, ``<index>/OUTPUT__<n>``). The answer: the ``torch``
+version and the ``device`` that it ran on; or ``refused``, a reason in words.
+
+The artefact is TorchScript: it is what Triton's pytorch backend batches (its README: a ``.pt2`` of
+AOT Inductor takes no batches above 1). In fp16 and bf16 the weights are of that type while inputs
+and outputs stay float32, so that requests do not change; names of arguments stay.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Request: TypeAlias = dict[str, NDArray[Any]]
+
+_NOT_INSTALLED = "PyTorch is not installed: pip install triton-autotune[torch]"
+_LOW = {"fp16": "float16", "bf16": "bfloat16"}
+_ROWS_DIFFER = 0.05
+"""Relative to the largest value: more than rounding makes of computing two requests at once."""
+
+
+class Refused(Exception):
+    """Why there is no artefact, in words."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    order_file, answer_file = map(Path, arguments)
+    order = json.loads(order_file.read_text(encoding="utf-8"))
+    try:
+        answer = build(order, _torch())
+    except Refused as refusal:
+        answer = {"refused": str(refusal)}
+    answer_file.write_text(json.dumps(answer, indent=1), encoding="utf-8")
+    return 0
+
+
+def build(order: Mapping[str, Any], torch: Any) -> dict[str, Any]:
+    """Write the artefact and its answers; say with what."""
+    requests = _requests(Path(order["samples"]), order["inputs"])
+    if not requests:
+        raise Refused("there is no request to try the model on")
+    source, artefact = Path(order["source"]), Path(order["artefact"])
+    precision = order["precision"]
+    if source.suffix == ".pt" and precision == "fp32":
+        shutil.copyfile(source, artefact)
+    else:
+        module = _loaded(torch, source, precision, requests[0])
+        torch.jit.save(_edged(torch, module, precision), str(artefact))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    answers = _run(torch, artefact, requests, device)
+    np.savez(order["answers"], **dict(_flat(answers)))
+    return {"torch": torch.__version__, "device": device}
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise Refused(_NOT_INSTALLED) from error
+        raise
+    except (ImportError, OSError) as error:
+        raise Refused(f"PyTorch is installed but cannot be loaded: {error}") from error
+
+
+# ------------------------------------------------------------------------------------- the artefact
+def _loaded(torch: Any, source: Path, precision: str, request: Request) -> Any:
+    """The source as TorchScript with weights of the precision."""
+    dtype = getattr(torch, _LOW.get(precision, "float32"))
+    if source.suffix != ".pt2":
+        try:
+            return torch.jit.load(str(source), map_location="cpu").eval().to(dtype)
+        except RuntimeError as error:
+            raise Refused(f"PyTorch cannot load {source.name}: {_first(error)}") from error
+    module = _exported(torch, source).to(dtype)
+    example = tuple(_cast(tensor, dtype) for tensor in _tensors(torch, [request, request]))
+    try:
+        return torch.jit.trace(module, example, check_trace=False)
+    except Exception as error:  # the model's own operators raise anything
+        raise Refused(f"{source.name} does not run in {precision}: {_first(error)}") from error
+
+
+def _exported(torch: Any, source: Path) -> Any:
+    if zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            if any("aotinductor" in name for name in archive.namelist()):
+                raise Refused(
+                    f"{source.name} is compiled already (AOT Inductor): give the exported program"
+                    " that it was made from, as torch.export.save writes it"
+                )
+    try:
+        program = torch.export.load(str(source))
+    except Exception as error:  # it raises whatever its format raises
+        raise Refused(f"PyTorch cannot load {source.name}: {_first(error)}") from error
+    return program.module(check_guards=False)
+
+
+def _edged(torch: Any, module: Any, precision: str) -> Any:
+    """A script module that casts floating inputs to the precision and outputs to float32."""
+    schema = module.forward.schema
+    arguments = [each for each in schema.arguments if each.name != "self"]
+    other = [f"{each.name}: {each.type}" for each in arguments if str(each.type) != "Tensor"]
+    if other:
+        raise Refused(f"only tensors can be fed, and the model takes {', '.join(other)}")
+    names = [each.name for each in arguments]
+    edged = _edged_module(torch, module)
+    edged.define(_forward(names, _outputs(str(schema.returns[0].type)), _LOW.get(precision, "")))
+    return edged.eval()
+
+
+def _edged_module(torch: Any, inner: Any) -> Any:
+    class Edged(torch.jit.ScriptModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+    return Edged()
+
+
+def _outputs(kind: str) -> int:
+    """How many tensors a model returns, of the type in TorchScript's words; 0: one, alone."""
+    if kind == "Tensor":
+        return 0
+    found = re.fullmatch(r"\(?(?:Tuple\[)?((?:Tensor(?:, )?)+)[\])]", kind)
+    if found is None:
+        raise Refused(f"only tensors can be served, and the model returns {kind}")
+    return found[1].count("Tensor")
+
+
+def _forward(names: Sequence[str], outputs: int, low: str) -> str:
+    """The source of the script module's forward: TorchScript has no functions of ``*args``."""
+    results = [f"result_{index}_" for index in range(max(outputs, 1))]
+    taken = "(" + "".join(f"{name}, " for name in results) + ")" if outputs else results[0]
+    given = ", ".join(_to(name, "float32" if low else "") for name in results)
+    lines = [
+        f"def forward(self, {', '.join(f'{name}: Tensor' for name in names)}):",
+        *(f"    {name} = {_to(name, low)}" for name in names),
+        f"    {taken} = self.inner({', '.join(names)})",
+        f"    return ({given},)" if outputs else f"    return {given}",
+    ]
+    return "\n".join(lines)
+
+
+def _to(name: str, dtype: str) -> str:
+    return f"{name}.to(torch.{dtype}) if {name}.is_floating_point() else {name}" if dtype else name
+
+
+# -------------------------------------------------------------------------------------- running it
+def _run(torch: Any, artefact: Path, requests: Sequence[Request], device: str) -> list[Any]:
+    """Each request's outputs by the artefact as a server would load it, one request at a time;
+    Refused if two requests at once are not answered as each alone."""
+    module = torch.jit.load(str(artefact), map_location=device).eval()
+    names = [each.name for each in module.forward.schema.arguments if each.name != "self"]
+    ordered = [_ordered(request, names) for request in requests]
+    try:
+        with torch.inference_mode():
+            alone = [_answer(torch, module, [request], device) for request in ordered]
+            pair = _same_shapes(ordered)
+            if pair:
+                both = _answer(torch, module, [ordered[index] for index in pair], device)
+                _require_same_rows([alone[index] for index in pair], both)
+    except RuntimeError as error:
+        raise Refused(f"it does not run on the samples: {_first(error)}") from error
+    return [[output[0] for output in outputs] for outputs in alone]
+
+
+def _answer(torch: Any, module: Any, requests: Sequence[Request], device: str) -> list[Any]:
+    results = module(*(tensor.to(device) for tensor in _tensors(torch, requests)))
+    tensors = results if isinstance(results, tuple | list) else (results,)
+    return [tensor.cpu().numpy() for tensor in tensors]
+
+
+def _require_same_rows(alone: Sequence[Sequence[Any]], both: Sequence[Any]) -> None:
+    """A trace may hold the sizes of its example: then other batches fail, or are wrong."""
+    for row, outputs in enumerate(alone):
+        for own, joined in zip(outputs, both, strict=True):
+            if joined.shape[:1] != (len(alone),) or joined.shape[1:] != own.shape[1:]:
+                raise Refused(
+                    f"a batch of {len(alone)} is answered with shape {joined.shape}: the model was"
+                    " exported for one batch size"
+                )
+            apart = np.abs(joined[row].astype("f8") - own[0].astype("f8")).max(initial=0.0)
+            if apart > _ROWS_DIFFER * max(1e-6, float(np.abs(own).max(initial=0.0))):
+                raise Refused("requests in one batch are answered otherwise than each alone")
+
+
+def _same_shapes(requests: Sequence[Request]) -> tuple[int, int] | None:
+    """Two requests that can be one batch: different ones, if there are."""
+    first = {name: array.shape for name, array in requests[0].items()}
+    for index, request in enumerate(requests[1:], start=1):
+        if {name: array.shape for name, array in request.items()} == first:
+            return 0, index
+    return 0, 0
+
+
+# --------------------------------------------------------------------------------------- requests
+def _requests(file: Path, inputs: Sequence[str]) -> list[Request]:
+    with np.load(file) as arrays:
+        found: dict[int, Request] = {}
+        for key in arrays.files:
+            index, _, name = key.partition("/")
+            found.setdefault(int(index), {})[name] = arrays[key]
+    return [{name: found[index][name] for name in inputs} for index in sorted(found)]
+
+
+def _ordered(request: Request, arguments: Sequence[str]) -> Request:
+    """In the order of the model's arguments, as Triton's pytorch backend finds them: by the
+    number behind ``__``, else by the argument's name, else as the configuration lists them."""
+    numbers = {name: re.search(r"__(\d+)$", name) for name in request}
+    if all(numbers.values()):
+        return dict(sorted(request.items(), key=lambda item: int(numbers[item[0]][1])))  # type: ignore[index]
+    if set(request) == set(arguments):
+        return {name: request[name] for name in arguments}
+    return request
+
+
+def _tensors(torch: Any, requests: Sequence[Request]) -> list[Any]:
+    """A batch of requests of equal shapes."""
+    return [
+        torch.from_numpy(np.stack([request[name] for request in requests])) for name in requests[0]
+    ]
+
+
+def _cast(tensor: Any, dtype: Any) -> Any:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _flat(answers: Sequence[Sequence[Any]]) -> list[tuple[str, Any]]:
+    return [
+        (f"{index}/OUTPUT__{number}", output)
+        for index, outputs in enumerate(answers)
+        for number, output in enumerate(outputs)
+    ]
+
+
+def _first(error: BaseException) -> str:
+    """An error's telling line: TorchScript puts a trace of its own before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return next((line for line in reversed(lines) if "Error" in line), lines[0])[:300]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

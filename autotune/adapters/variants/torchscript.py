@@ -1,0 +1,110 @@
+"""TorchScript variants of a PyTorch model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.adapters import hardware
+from autotune.adapters.variants.apart import build_apart
+from autotune.adapters.variants.gate import judge_outputs
+from autotune.adapters.variants.made import Made, Say
+from autotune.adapters.variants.request import BuildRequest, Outputs
+from autotune.core.capability import Hardware, impossible
+from autotune.core.model_interface import Sample
+from autotune.core.variants import Precision
+
+MODEL = "model.pt"
+SOURCES = (".pt", ".pt2")
+_SAMPLES, _ANSWERS = "samples.npz", "answers.npz"
+_MODULE = "autotune.adapters.variants.torch_build"
+_DEADLINE_S = 1800.0
+
+
+class TorchBuilder:
+    """Builds a study's pytorch variants (`made.EngineBuilder`): fp32, fp16 and bf16.
+
+    ``here`` is this machine where it is None.
+    """
+
+    def __init__(self, *, here: Hardware | None = None) -> None:
+        self._here = here or hardware.seen()
+
+    def tools(self) -> Mapping[str, str]:
+        """The accuracy is found on the GPU where there is one."""
+        return {"torch": ".".join(map(str, self._here.torch or ())), "gpu": self._here.gpu}
+
+    def build(
+        self,
+        request: BuildRequest,
+        onnx: Path | None,  # noqa: ARG002 - PyTorch has its own source
+        folder: Path,
+        say: Say,
+    ) -> Made:
+        """``model.pt`` in ``folder``, from TorchScript or an exported program, and its accuracy by
+        running it on the evaluation requests."""
+        reason = impossible(request.variant, self._here)
+        if reason is None and request.source.suffix not in SOURCES:
+            reason = (
+                f"the pytorch engine serves TorchScript (model.pt) or an exported program"
+                f" (model.pt2), and the source is {request.source.name}"
+            )
+        if reason is not None:
+            return Made(refused=reason)
+        say(f"building {request.variant} (a process of its own)")
+        outputs = answers(request.source, request.samples, folder, request.variant.precision)
+        if isinstance(outputs, str):
+            return Made(refused=outputs)
+        judged = judge_outputs(request, outputs)
+        return Made(
+            file=folder / MODEL,
+            accuracy_drop=judged.drop,
+            refused=judged.refused,
+            notes=judged.notes,
+        )
+
+
+def answers(
+    source: Path,
+    samples: Sequence[Sample],
+    folder: Path,
+    precision: Precision = Precision.FP32,
+) -> list[Outputs] | str:
+    """``model.pt`` in ``folder``, a variant of ``source``, and its outputs on the samples, named
+    ``OUTPUT__0`` and so on; or why there is none."""
+    if not samples:
+        return "the pytorch engine tries a model on requests, and there is none"
+    if any(array.dtype == object for array in samples[0].values()):
+        return "the pytorch engine takes tensors of numbers, and an input is text"
+    named = {
+        f"{index}/{name}": array
+        for index, each in enumerate(samples)
+        for name, array in each.items()
+    }
+    np.savez(folder / _SAMPLES, **named)  # type: ignore[arg-type]
+    order = {
+        "source": str(source.absolute()),
+        "artefact": str((folder / MODEL).absolute()),
+        "precision": str(precision),
+        "samples": str(folder / _SAMPLES),
+        "inputs": list(samples[0]),
+        "answers": str(folder / _ANSWERS),
+    }
+    try:
+        answer = build_apart(_MODULE, order, folder, deadline_s=_DEADLINE_S)
+        return str(answer["refused"]) if "refused" in answer else _read(folder / _ANSWERS)
+    finally:
+        for name in (_SAMPLES, _ANSWERS):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _read(file: Path) -> list[Outputs]:
+    found: dict[int, dict[str, NDArray[np.generic]]] = {}
+    with np.load(file) as arrays:
+        for key in arrays.files:
+            index, _, name = key.partition("/")
+            found.setdefault(int(index), {})[name] = arrays[key]
+    return [found[index] for index in sorted(found)]
