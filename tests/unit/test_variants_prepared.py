@@ -1,0 +1,224 @@
+"""From the variants that a space names to those that may be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from autotune.adapters.triton.artefacts import variant_in_service
+from autotune.adapters.triton.repository import ServedModel, from_onnx
+from autotune.adapters.variants.request import BuildRequest
+from autotune.adapters.variants.running import Runner
+from autotune.bootstrap.variants import Place, Prepared, prepare_variants, restricted
+from autotune.core.errors import InputRefused
+from autotune.core.study import Launch, Study
+from autotune.core.variants import Variant, VariantRecord
+from autotune.studyfile import study_from_options
+from search_spaces.candidate import Candidate
+from search_spaces.space import parse_space
+from tests import onnx_models
+
+OWN, HALF, BYTE = (f"onnxruntime-{p}" for p in ("fp32", "fp16", "int8"))
+
+
+@dataclass
+class Builder:
+    """Builds copies of the source with weights scaled, and gates them as it is asked to."""
+
+    folder: Path
+    scales: dict[str, float] = field(default_factory=dict)
+    asked: list[BuildRequest] = field(default_factory=list)
+
+    def build(self, request: BuildRequest) -> VariantRecord:
+        self.asked.append(request)
+        name = str(request.variant)
+        file = self.folder / f"{name}.onnx"
+        self.folder.mkdir(exist_ok=True)
+        model = onnx.load(request.source)
+        (weights,) = (t for t in model.graph.initializer if t.name == "w")
+        values = numpy_helper.to_array(weights) * self.scales.get(name, 1.0)
+        weights.CopyFrom(numpy_helper.from_array(values.astype("float32"), "w"))
+        onnx.save(model, file)
+        run = Runner(file)
+        drop = request.drop([run(sample) for sample in request.samples])
+        above = request.limit is not None and drop > request.limit
+        return VariantRecord(
+            variant=request.variant,
+            step=request.step,
+            digest=name,
+            file=str(file),
+            accuracy_drop=drop,
+            refused=f"accuracy drop {drop:.1%}" if above else "",
+        )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> ServedModel:
+    return from_onnx(onnx_models.linear(tmp_path / "m.onnx"), "m", tmp_path / "models")
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Callable[..., Study]:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(8, 4)).astype("float32"))
+
+    def make(variants: Sequence[str] = (OWN, HALF), **sections: Any) -> Study:
+        return study_from_options(
+            {
+                "study": "s",
+                "model": {"onnx": "m.onnx", "name": "m"},
+                "workload": {"target_qps": 10},
+                "sla": {"p95_ms": 80, "accuracy_drop": 0.1},
+                "space": {"variant": list(variants), "max_batch_size": [1, 8]},
+                "accuracy": {"metric": "relative_error", "data": str(tmp_path / "data.npz")},
+                **sections,
+            }
+        )
+
+    return make
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, model: ServedModel) -> Callable[..., Prepared]:
+    def make(study: Study, builder: Builder, said: list[str] | None = None) -> Prepared:
+        say = (said if said is not None else []).append
+        at = Place(cache_dir=tmp_path, work=tmp_path, models=tmp_path / "run", say=say)
+        return prepare_variants(study, model, at, builder=builder)
+
+    return make
+
+
+def values(study: Study, target: str = "variant") -> list[Any]:
+    return list(study.space.parameter(target).domain.grid())
+
+
+def test_the_model_s_own_variant_is_not_built_and_the_others_are(
+    tmp_path: Path, model: ServedModel, asked: Any, prepared: Any
+) -> None:
+    builder = Builder(tmp_path / "built")
+    found = prepared(asked(), builder)
+    assert [str(request.variant) for request in builder.asked] == [HALF]
+    assert builder.asked[0].source == model.onnx
+    assert builder.asked[0].batch_sizes == (1, 8)
+    assert values(found.study) == [OWN, HALF]
+    assert [(str(r.variant), r.accuracy_drop) for r in found.variants] == [(OWN, 0.0), (HALF, 0.0)]
+    assert set(found.model.artefacts) == {OWN, HALF}
+    assert variant_in_service(found.model) == OWN
+    assert found.model.digest == model.digest
+
+
+def test_a_variant_that_fails_the_gate_leaves_the_space_and_is_told_why(
+    tmp_path: Path, asked: Any, prepared: Any
+) -> None:
+    said: list[str] = []
+    builder = Builder(tmp_path / "built", {HALF: 0.5})
+    found = prepared(asked(), builder, said)
+    assert values(found.study) == [OWN]
+    assert found.study.space.contains(Candidate({"variant": OWN, "max_batch_size": 8}))
+    refused = found.variants[1]
+    assert refused.refused.startswith("accuracy drop")
+    assert set(found.model.artefacts) == {OWN}
+    assert any(refused.refused in each for each in said)
+
+
+def test_what_cannot_run_here_is_left_out_unbuilt(
+    tmp_path: Path, asked: Any, prepared: Any
+) -> None:
+    builder = Builder(tmp_path / "built")
+    found = prepared(asked([OWN, HALF, "onnxruntime-bf16", "onnxruntime-cuda-fp16"]), builder)
+    assert values(found.study) == [OWN, HALF]
+    assert [str(request.variant) for request in builder.asked] == [HALF]
+    reasons = {str(record.variant): record.refused for record in found.variants if record.refused}
+    assert set(reasons) == {"onnxruntime-bf16", "onnxruntime-cuda-fp16"}
+    assert "no bf16 arithmetic" in reasons["onnxruntime-bf16"]
+
+
+def test_where_none_is_left_each_reason_is_told(tmp_path: Path, asked: Any, prepared: Any) -> None:
+    study = asked([HALF, "onnxruntime-bf16"])
+    with pytest.raises(InputRefused, match="none of the values of variant") as refused:
+        prepared(study, Builder(tmp_path / "built", {HALF: 0.5}))
+    assert f"{HALF}: accuracy drop" in str(refused.value)
+    assert "onnxruntime-bf16: ONNX Runtime has no bf16" in str(refused.value)
+
+
+def test_without_a_limit_a_drop_is_measured_and_refuses_nothing(
+    tmp_path: Path, asked: Any, prepared: Any
+) -> None:
+    study = asked(sla={"p95_ms": 80})
+    found = prepared(study, Builder(tmp_path / "built", {HALF: 0.5}))
+    assert values(found.study) == [OWN, HALF]
+    assert found.variants[1].accuracy_drop is not None
+    assert found.variants[1].accuracy_drop > 0.1
+    assert found.gate is not None
+
+
+def test_int8_without_calibration_is_refused_before_anything_is_built(
+    tmp_path: Path, asked: Any, prepared: Any
+) -> None:
+    builder = Builder(tmp_path / "built")
+    study = replace(asked(), space=parse_space({"variant": [HALF, BYTE]}, "s"))
+    with pytest.raises(InputRefused, match="calibrated on samples like those in service"):
+        prepared(study, builder)
+    assert not builder.asked
+
+
+def test_calibration_data_reach_the_builder_of_int8_alone(
+    tmp_path: Path, asked: Any, prepared: Any
+) -> None:
+    builder = Builder(tmp_path / "built")
+    data = {"data": str(tmp_path / "data.npz"), "samples": 3}
+    prepared(asked([OWN, HALF, BYTE], calibration=data), builder)
+    given = {str(request.variant): request for request in builder.asked}
+    assert len(given[BYTE].calibration_samples) == 3
+    assert given[BYTE].calibration is not None
+    assert not given[HALF].calibration_samples
+    assert given[HALF].calibration is None
+
+
+def test_a_name_that_is_no_variant_is_refused_with_near_ones(asked: Any, prepared: Any) -> None:
+    study = replace(asked(), space=parse_space({"variant": ["onnxruntime-fp61"]}, "s"))
+    with pytest.raises(InputRefused) as refused:
+        prepared(study, Builder(Path("unused")))
+    assert "onnxruntime-fp16" in refused.value.next_step
+
+
+def test_a_remote_server_takes_no_variants(asked: Any, prepared: Any) -> None:
+    study = asked()
+    remote = replace(study, server=replace(study.server, launch=Launch.REMOTE))
+    with pytest.raises(InputRefused, match="remote server's own repository"):
+        prepared(remote, Builder(Path("unused")))
+
+
+def test_a_study_without_variants_is_as_it_was(tmp_path: Path, prepared: Any) -> None:
+    study = study_from_options(
+        {
+            "study": "s",
+            "model": {"onnx": "m.onnx", "name": "m"},
+            "workload": {"target_qps": 10},
+            "sla": {"p95_ms": 80},
+            "space": {"max_batch_size": [1, 8]},
+        }
+    )
+    found = prepared(study, Builder(tmp_path))
+    assert (found.study, found.variants, found.gate) == (study, (), None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_condition_on_a_variant_that_left_never_holds() -> None:
+    space = parse_space(
+        {
+            "variant": [OWN, BYTE],
+            "max_batch_size": {"values": [1, 8], "when": {"variant": BYTE}},
+        },
+        "s",
+    )
+    refused = VariantRecord(variant=Variant.parse(BYTE), refused="too inaccurate")
+    left = restricted(space, [refused])
+    assert list(left.candidates()) == [Candidate({"variant": OWN})]
