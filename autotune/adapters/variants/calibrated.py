@@ -56,6 +56,7 @@ class Calibrated:
         self._task, self._form = task, form
         self._request = task.request
         self._per_channel = True
+        self._narrow = False
         self._tried: list[_Tried] = []
         self._failed: list[Attempt] = []
         self._order: list[_Tried | Attempt] = []
@@ -76,10 +77,12 @@ class Calibrated:
             return self._nothing(f"the graph cannot be prepared: {told(error)}")
         given = self._given(prepared, spec.exclude or ())
         ranges = self._sweep(prepared, calibrator, spec, given)
+        self._settle_width(prepared, ranges)
         best = self._best()
         if best is not None and not best.judged.passed:
             self._improve(prepared, ranges, spec, best)
-        return self._finished(prepared, ranges, target)
+            self._settle_width(prepared, ranges)
+        return self._finished(target)
 
     # ------------------------------------------------------------------------------ the attempts
     def _sweep(
@@ -107,6 +110,22 @@ class Calibrated:
                     " them stays in the source's precision"
                 )
         return found
+
+    def _settle_width(self, prepared: Prepared, ranges: dict[CalibrationMethod, Ranges]) -> None:
+        """Whether weights are kept to 7 bits: where graph optimizations change the answers, the
+        kernels that they bring in let sums of products saturate."""
+        wide = self._best()
+        if wide is None or self._narrow or self._form is not Form.CPU:
+            return
+        wide = self._optimized(wide)
+        if not wide.final.changed:
+            return
+        how = dataclasses.replace(wide.how, narrow=True)
+        narrow = self._try(prepared, ranges[wide.method], how, wide.groups, self._task.clock())
+        if narrow is None or narrow.judged.drop is None:
+            return
+        narrow = self._optimized(narrow)
+        self._narrow = not wide.final.passed or _served(narrow) < _served(wide)
 
     def _improve(
         self,
@@ -186,18 +205,20 @@ class Calibrated:
     # --------------------------------------------------------------------------------- the choice
     def _best(self) -> _Tried | None:
         """Of those that pass the gate the one with fewest layers left out, of those the least drop;
-        if none passes, the least drop."""
-        measured = [tried for tried in self._tried if tried.judged.drop is not None]
+        if none passes, the least drop. All have weights of the width that was settled."""
+        measured = [
+            tried
+            for tried in self._tried
+            if tried.judged.drop is not None and tried.how.narrow is self._narrow
+        ]
         return min(measured, key=_order_of, default=None)
 
-    def _finished(
-        self, prepared: Prepared, ranges: dict[CalibrationMethod, Ranges], target: Path
-    ) -> Made:
+    def _finished(self, target: Path) -> Made:
         kept = self._best()
         if kept is None:
             return self._nothing(self._why_nothing())
         if self._form is Form.CPU:
-            kept = self._as_served(prepared, ranges, kept)
+            kept = self._optimized(kept)
         model = graphs.load(kept.path)
         beside = graphs.save(model, target)
         refused = kept.final.refused
@@ -212,23 +233,10 @@ class Calibrated:
             notes=tuple(dict.fromkeys((*self._notes, *kept.final.notes))),
         )
 
-    def _as_served(
-        self, prepared: Prepared, ranges: dict[CalibrationMethod, Ranges], kept: _Tried
-    ) -> _Tried:
-        """The kept graph, or the same with 7-bit weights, as a server runs it: optimized."""
-        kept = self._optimized(kept)
-        final = kept.final
-        if not kept.judged.passed or (final.passed and not final.notes):
-            return kept
-        narrow = dataclasses.replace(kept.how, narrow=True)
-        other = self._try(prepared, ranges[kept.method], narrow, kept.groups, self._task.clock())
-        if other is None or not other.judged.passed:
-            return kept
-        other = self._optimized(other)
-        better = other.final.passed and (not final.passed or _served(other) < _served(kept))
-        return other if better else kept
-
     def _optimized(self, tried: _Tried) -> _Tried:
+        """Judged as a server runs it, too."""
+        if tried.optimized is not None:
+            return tried
         optimized = self._task.judge_optimized(tried.path, tried.judged)
         if optimized.optimized_drop is not None:
             self._task.say(f"with graph optimizations: {share(optimized.optimized_drop)}")

@@ -25,10 +25,12 @@ it."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """``drop``: None where it could not be measured; ``optimized_drop`` the same with graph
-    optimizations on. ``refused`` says why the variant may not be served; empty where it may."""
+    optimizations on, and ``changed`` whether they make a difference that matters. ``refused`` says
+    why the variant may not be served; empty where it may."""
 
     drop: float | None = None
     optimized_drop: float | None = None
+    changed: bool = False
     refused: str = ""
     notes: tuple[str, ...] = ()
 
@@ -65,20 +67,20 @@ def judge_optimized(request: BuildRequest, path: Path, source: Source, plain: Ju
     on = answered if isinstance(answered, Judged) else judge_outputs(request, answered)
     if on.drop is None:
         words = f"with ONNX Runtime's graph optimizations on: {on.refused}"
-        return dataclasses.replace(plain, refused=plain.refused or words)
-    both = dataclasses.replace(plain, optimized_drop=on.drop)
+        return dataclasses.replace(plain, changed=True, refused=plain.refused or words)
     off = plain.drop or 0.0
+    notable = _NOTABLE if request.limit is None else min(_NOTABLE, request.limit)
+    changed = abs(on.drop - off) > notable or (bool(on.refused) and plain.passed)
+    judged = dataclasses.replace(plain, optimized_drop=on.drop, changed=changed)
+    if not changed:
+        return judged
     words = (
         f"ONNX Runtime's graph optimizations change its answers: accuracy drop {share(off)} with"
         f" them off, {share(on.drop)} with them on"
     )
-    if on.refused:
-        words += _above(request.limit)
-        return dataclasses.replace(both, refused=plain.refused or words)
-    notable = _NOTABLE if request.limit is None else min(_NOTABLE, request.limit)
-    if abs(on.drop - off) > notable:
-        return dataclasses.replace(both, notes=(*plain.notes, words))
-    return both
+    if on.refused and plain.passed:
+        return dataclasses.replace(judged, refused=words + _above(request.limit))
+    return dataclasses.replace(judged, notes=(*plain.notes, words))
 
 
 def judge_outputs(request: BuildRequest, outputs: Sequence[Outputs]) -> Judged:
