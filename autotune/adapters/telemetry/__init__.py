@@ -1,4 +1,5 @@
-"""How busy the hardware was: GPU by NVML or by the server's own metrics, else process CPU."""
+"""How busy the hardware was: an emulated device by its own word, a GPU by
+NVML or by the server's own metrics, else process CPU."""
 
 from autotune.adapters.telemetry.choose import choose
 

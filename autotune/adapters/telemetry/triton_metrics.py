@@ -28,16 +28,8 @@ class TritonMetrics:
         self._url = ""
 
     def open(self, pids: Sequence[int], endpoint: Endpoint) -> dict[str, str]:  # noqa: ARG002
-        if endpoint.metrics_url is None:
-            raise Unavailable("the server has no metrics URL")
-        if urlsplit(endpoint.metrics_url).scheme not in {"http", "https"}:
-            raise Unavailable(f"not an HTTP metrics URL: {endpoint.metrics_url}")
-        self._url = endpoint.metrics_url
-        try:
-            gauges = parse_gauges(self._page(), _UTILIZATION)
-        except OSError as exc:
-            raise Unavailable(f"the metrics page cannot be read: {exc}") from exc
-        if not gauges:
+        self._url, page = first_page(endpoint)
+        if not parse_gauges(page, _UTILIZATION):
             raise Unavailable("the server reports no GPU")
         return {}
 
@@ -57,14 +49,29 @@ class TritonMetrics:
 
     def _gauges(self, name: str) -> list[float]:
         try:
-            return parse_gauges(self._page(), name)
+            return parse_gauges(read_page(self._url), name)
         except OSError:
             return []
 
-    def _page(self) -> str:
-        with urllib.request.urlopen(self._url, timeout=_TIMEOUT_S) as response:  # noqa: S310
-            body: bytes = response.read()
-        return body.decode("utf-8", errors="replace")
+
+def first_page(endpoint: Endpoint) -> tuple[str, str]:
+    """A server's metrics URL and what it says now; Unavailable where it says nothing."""
+    url = endpoint.metrics_url
+    if url is None:
+        raise Unavailable("the server has no metrics URL")
+    if urlsplit(url).scheme not in {"http", "https"}:
+        raise Unavailable(f"not an HTTP metrics URL: {url}")
+    try:
+        return url, read_page(url)
+    except OSError as exc:
+        raise Unavailable(f"the metrics page cannot be read: {exc}") from exc
+
+
+def read_page(url: str) -> str:
+    """OSError where it cannot be had."""
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310
+        body: bytes = response.read()
+    return body.decode("utf-8", errors="replace")
 
 
 def parse_gauges(page: str, name: str) -> list[float]:
