@@ -93,7 +93,8 @@ def between(
     }
 
     def on_the_way(name: str) -> float:
-        return sum(getattr(step, name) * passes.get(each, 1) for each, step in steps.items())
+        times = {each: float(getattr(step, name)) for each, step in steps.items()}
+        return sum(passes.get(each, 1) * time_ms for each, time_ms in times.items())
 
     whole = _window(start, end, 0)
     return ServerWindow(
