@@ -80,6 +80,14 @@ def test_raising_a_step_does_not_raise_the_ensemble(pipe: ServedModel):
     assert configs(pipe, said(second__max_batch_size=32))["pipe"] == pipe.config
 
 
+def test_a_step_without_a_batch_dimension_limits_nothing(tmp_path: Path):
+    config = put_pipeline(tmp_path) / "first" / "config.pbtxt"
+    text = config.read_text().replace("max_batch_size: 8", "max_batch_size: 0")
+    config.write_text(text.replace("dims: [ -1 ]", "dims: [ -1, -1 ]"))
+    model = from_repository(tmp_path, "pipe", tmp_path)
+    assert configs(model, said(second__max_batch_size=4))["pipe"].max_batch_size == 4
+
+
 def test_an_ensemble_within_is_lowered_too(nested: ServedModel):
     made = configs(nested, said(third__max_batch_size=4, last__max_batch_size=2))
     assert list(made) == ["first", "second", "third", "pipe", "last", "outer"]

@@ -71,6 +71,7 @@ def test_a_step_that_was_reloaded_within_the_window_is_no_measurement():
     )
     with pytest.raises(ServerFailed, match="began anew"):
         statistics.between(LOADED, reloaded)
+    assert statistics.began_anew(LOADED, reloaded) == {"recognize"}
 
 
 def test_an_idle_pipeline_has_zeros():

@@ -152,7 +152,8 @@ class LocalServer:
         """A load returns while the former instances' processes still wind down, idle, one after
         the other, about a second each; their memory would be counted with the candidate's. An
         instance of the Python backend is a child of the server."""
-        deadline = time.monotonic() + _WIND_DOWN_S
+        leaving = len(self.pids()) - 1 - processes
+        deadline = time.monotonic() + _WIND_DOWN_S + leaving
         while len(self.pids()) > 1 + processes and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
