@@ -19,7 +19,7 @@ from autotune.adapters.triton.repository import (
     from_repository,
 )
 from autotune.core.errors import InputRefused
-from autotune.core.study import Launch, Study
+from autotune.core.study import Launch, ServerSpec, Study
 
 
 def demo_study() -> Path:
@@ -52,6 +52,14 @@ def served_model(
     return adapt_for_embedded(model, work_dir) if _embedded(study) else model
 
 
+def gpus_of(server: ServerSpec) -> int:
+    """GPUs that the server will see: they decide how many instances a silent configuration has, and
+    what executes them."""
+    if server.launch is Launch.BINARY:
+        return machine.gpus()
+    return 1 if server.launch is Launch.DOCKER and server.gpus else 0
+
+
 def exported_natively(model: ServedModel, work_dir: Path) -> ServedModel:
     """The same model, to be exported for a Triton that has the ONNX Runtime backend: it, or each
     step of a pipeline, where autotune's runner is all there is; others have their own form."""
@@ -66,13 +74,15 @@ def _from_onnx(study: Study, onnx: Path, work_dir: Path) -> ServedModel:
     """Served by the runner where the server has nothing else; else as such a server wants it."""
     model = from_onnx(onnx, study.model.name, work_dir)
     server = study.server
-    if server.launch is Launch.DOCKER:
-        return native_form(model, work_dir / "native", on_gpu=bool(server.gpus))
-    if server.launch is Launch.BINARY and server.binary is not None:
-        backends = server.flags.get("backend-directory")
-        if has_onnxruntime(server.binary, backends):
-            return native_form(model, work_dir / "native", on_gpu=machine.gpus() > 0)
-    return model
+    backends = server.flags.get("backend-directory")
+    has_backend = server.launch is Launch.DOCKER or (
+        server.launch is Launch.BINARY
+        and server.binary is not None
+        and has_onnxruntime(server.binary, backends)
+    )
+    if not has_backend:
+        return model
+    return native_form(model, work_dir / "native", on_gpu=gpus_of(server) > 0)
 
 
 def _embedded(study: Study) -> bool:

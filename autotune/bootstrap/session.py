@@ -25,6 +25,7 @@ from autotune.bootstrap.bench import (
 )
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
+from autotune.bootstrap.models import gpus_of
 from autotune.bootstrap.stored import (
     open_store,
     refuse_other_machine,
@@ -32,7 +33,7 @@ from autotune.bootstrap.stored import (
 )
 from autotune.core.errors import InputRefused
 from autotune.core.records import StudyRecord
-from autotune.core.study import Launch, SearchKind, ServerSpec, Study
+from autotune.core.study import SearchKind, Study
 from autotune.core.wording import by_kind
 from autotune.ports import (
     ProgressListener,
@@ -183,7 +184,7 @@ def _others_at_work() -> tuple[str, ...]:
 def configuration_in_service(study: Study, model: ServedModel) -> Candidate:
     """The present configuration in the space's words: a candidate of the space where it amounts
     to one, else as it is found."""
-    found = present_model(model, study.space.targets, gpus=_gpus(study.server))
+    found = present_model(model, study.space.targets, gpus=gpus_of(study.server))
     flags = {
         SERVER_PREFIX + name: value
         for name, value in study.server.flags.items()
@@ -191,13 +192,6 @@ def configuration_in_service(study: Study, model: ServedModel) -> Candidate:
     }
     found = found.replacing(**flags)
     return study.space.project(found) or found
-
-
-def _gpus(server: ServerSpec) -> int:
-    """GPUs that the server will see: they decide how many instances a silent configuration has."""
-    if server.launch is Launch.BINARY:
-        return machine.gpus()
-    return 1 if server.launch is Launch.DOCKER and server.gpus else 0
 
 
 def _search(study: Study, baseline: Candidate, cores: int, mirror: Path) -> Search:

@@ -23,6 +23,7 @@ from autotune.adapters.triton.repository import ServedModel, loaded_versions
 from autotune.adapters.triton.servers import Servers
 from autotune.adapters.variants.request import BuildRequest, Outputs
 from autotune.bootstrap.accuracy import Asked, asked
+from autotune.bootstrap.models import gpus_of
 from autotune.core.accuracy import Answer
 from autotune.core.capability import Hardware, impossible
 from autotune.core.errors import InputRefused
@@ -91,7 +92,7 @@ def prepare_variants(
         space = restricted(study.space, records)
         return Prepared(
             study=replace(study, space=space),
-            model=place(model, _artefacts(model, records), at.models / "variants"),
+            model=place(model, _artefacts(study, model, records), at.models / "variants"),
             variants=records,
             gate=workshop.gate(),
         )
@@ -115,7 +116,7 @@ def prepare_one(
         records = [_cached(at, stored, each) or workshop.record(each) for each in wanted]
     for record in records:
         _refuse_another(record, stored)
-    return place(model, _artefacts(model, records), at.models / "variants")
+    return place(model, _artefacts(study, model, records), at.models / "variants")
 
 
 def _cached(at: Place, stored: Sequence[VariantRecord], wanted: Wanted) -> VariantRecord | None:
@@ -263,7 +264,7 @@ class _Workshop:
     def record(self, wanted: Wanted) -> VariantRecord:
         """What comes of a variant: built, refused, or there already."""
         part = _part(self.model, wanted.step)
-        if variant_in_service(part) == str(wanted.variant):
+        if variant_in_service(part, gpus=gpus_of(self.study.server)) == str(wanted.variant):
             return _own_record(wanted, part)
         reason = impossible(wanted.variant, self._hardware) or _unserved(part, wanted.variant)
         source = _source(part, wanted.variant)
@@ -416,22 +417,22 @@ def _part(model: ServedModel, step: str) -> ServedModel:
 
 # -------------------------------------------------------------------------------------- placing
 def _artefacts(
-    model: ServedModel, records: Sequence[VariantRecord]
+    study: Study, model: ServedModel, records: Sequence[VariantRecord]
 ) -> Mapping[str, Sequence[Artefact]]:
     """By step, the model's own first: it is what the configuration found serves, asked for or
     not."""
     found: dict[str, list[Artefact]] = {}
     for record in records:
         part = _part(model, record.step)
-        mine = found.setdefault(record.step, _own_artefacts(part))
+        mine = found.setdefault(record.step, _own_artefacts(part, gpus_of(study.server)))
         if record.usable and all(each.variant != record.variant for each in mine):
             file = Path(record.file)
             mine.append(Artefact(variant=record.variant, path=file, beside=_beside(file)))
     return found
 
 
-def _own_artefacts(part: ServedModel) -> list[Artefact]:
-    own = variant_in_service(part)
+def _own_artefacts(part: ServedModel, gpus: int) -> list[Artefact]:
+    own = variant_in_service(part, gpus=gpus)
     if own is None or part.onnx is None:
         return []
     return [Artefact(variant=Variant.parse(own), path=part.onnx, own=True)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,8 @@ class StudyRunner:
         self._warned = list(dict.fromkeys((*self.warnings, *before.get("warnings", ()))))
         self.store.set_environment(self.study_id, {**before, **self.environment()})
         if self.variants:
-            self.store.set_variants(self.study_id, self.variants)
+            stored = self.store.variants(self.study_id)
+            self.store.set_variants(self.study_id, _with_served(self.variants, stored))
         for trial in self.store.trials(self.study_id):
             if trial.state is TrialState.RUNNING:
                 continue
@@ -394,6 +395,14 @@ class StudyRunner:
                 finished=finished,
             )
         )
+
+
+def _with_served(
+    variants: Sequence[VariantRecord], stored: Sequence[VariantRecord]
+) -> list[VariantRecord]:
+    """With what an interrupted run has found of the same artefacts as served."""
+    served = {(each.target, each.digest): each.served_drop for each in stored}
+    return [replace(each, served_drop=served.get((each.target, each.digest))) for each in variants]
 
 
 def _load_s(measured: Measurement) -> float:
