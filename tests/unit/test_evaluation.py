@@ -92,7 +92,7 @@ def test_a_step_gets_what_the_requests_bring_it_and_its_loss_is_seen_at_the_end(
 
 
 def test_a_step_that_gets_several_samples_of_one_request_is_refused(tmp_path: Path) -> None:
-    """Where a step has a batch dimension that its ensemble lacks, a request's rows are its batch."""
+    """A step may have a batch dimension that its ensemble lacks: the rows of a request."""
     model = pipeline(tmp_path, batch=0)
     server = Fake(scale=lambda a: np.stack([a, a]), shift=lambda a: a)
     evaluated, sent = Served(model, ENDPOINT, connect=server), requests(1)
