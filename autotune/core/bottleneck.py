@@ -27,6 +27,8 @@ FULL = 0.95
 """A step whose instances are busy for this share of the window, or more, is saturated."""
 ALIKE = 0.02
 """Steps whose utilization differs by no more than this are told apart by their queues."""
+PLAINLY = 0.1
+"""How far a number of calls per request may be from a whole one."""
 SEEN = 3
 """A batch size that was executed less often says little about how long it takes."""
 
@@ -173,11 +175,13 @@ def _leaves(server: ServerWindow) -> Iterator[tuple[str, ServerWindow]]:
 
 
 def _visits(window: ServerWindow, server: ServerWindow, behind: bool) -> int:
-    """How often a request passes the step. A step before the one that is full sees more requests
-    than come out in the end: then it is not known, and taken for once."""
+    """How often a request passes the step. Where requests pile up behind it, more pass it than come
+    out in the end: what is not plainly a whole number is taken for once."""
     if behind or not server.requests:
         return 1
-    return max(1, round(window.requests / server.requests))
+    passed = window.requests / server.requests
+    whole = round(passed)
+    return whole if whole > 1 and abs(passed - whole) <= PLAINLY else 1
 
 
 def _step(
