@@ -102,6 +102,9 @@ def _users_own(path: Path, where: str) -> Iterator[None]:
         raise InputRefused(
             f"{where} failed" + (f" in line {line}" if line else ""),
             value=f"{type(exc).__name__}: {exc}",
+            next_step="it runs in autotune's own environment: install it there"
+            if isinstance(exc, ModuleNotFoundError)
+            else "",
         ) from exc
 
 

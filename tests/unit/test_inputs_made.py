@@ -124,7 +124,7 @@ def test_an_error_of_the_users_code_is_refused_with_file_function_line_and_excep
     ("code", "words"),
     [
         ("def make(count, seed:\n", "failed in line 1.*SyntaxError"),
-        ("import nosuchmodule\n", "failed in line 1.*ModuleNotFoundError"),
+        ("import nosuchmodule\n", "line 1.*ModuleNotFoundError.*in autotune's own environment"),
         ("import sys\nsys.exit(3)\n", "failed in line 2.*SystemExit: 3"),
         ("def makes(count, seed): pass\n", "no such function.*did you mean makes"),
         ("def make(): pass\n", "failed.*TypeError"),
