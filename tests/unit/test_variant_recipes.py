@@ -145,21 +145,19 @@ def test_where_weights_cannot_be_quantized_per_channel_they_are_per_tensor_and_i
 ) -> None:
     draw = np.random.default_rng(1)
     source = graph(
-        tmp_path / "flat.onnx",
-        [
-            helper.make_node("MatMul", ["x", "w"], ["h"], name="square"),
-            helper.make_node("Gather", ["table", "index"], ["t"], name="gather"),
-            helper.make_node("MatMul", ["h", "t"], ["y"], name="vector"),
-        ],
+        tmp_path / "row.onnx",
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="gemm")],
         {
             "w": draw.normal(0, 0.3, (8, 8)).astype(np.float32),
-            "table": draw.normal(0, 0.3, (4, 8)).astype(np.float32),
-            "index": np.array(2, dtype=np.int64),
+            "b": draw.normal(0, 0.3, (1, 8)).astype(np.float32),  # a row, where a vector is usual
         },
-        out=("batch",),
     )
     record = VariantBuilder(tmp_path).build(request_for(source, INT8, rows(8)))
-    assert record.usable, record.refused
+    per_channel, per_tensor, *_ = record.attempts
+    assert per_channel.what == "minmax, per channel"
+    assert "it cannot be quantized: ValueError" in per_channel.note
+    assert per_tensor.what == "minmax, per tensor"
+    assert record.usable
 
 
 # ---------------------------------------------------------------- calibration

@@ -48,6 +48,10 @@ class _Tried:
     def final(self) -> Judged:
         return self.optimized or self.judged
 
+    @property
+    def measured(self) -> bool:
+        return self.judged.drop is not None
+
 
 class Calibrated:
     """One build of one form."""
@@ -79,7 +83,7 @@ class Calibrated:
         ranges = self._sweep(prepared, calibrator, spec, given)
         self._settle_width(prepared, ranges)
         best = self._best()
-        if best is not None and not best.judged.passed:
+        if best is not None and not self._task.satisfied(best.final):
             self._improve(prepared, ranges, spec, best)
             self._settle_width(prepared, ranges)
         return self._finished(target)
@@ -122,10 +126,10 @@ class Calibrated:
             return
         how = dataclasses.replace(wide.how, narrow=True)
         narrow = self._try(prepared, ranges[wide.method], how, wide.groups, self._task.clock())
-        if narrow is None or narrow.judged.drop is None:
+        if narrow is None or not narrow.measured:
             return
         narrow = self._optimized(narrow)
-        self._narrow = not wide.final.passed or _served(narrow) < _served(wide)
+        self._narrow = _served(narrow) < _served(wide)
 
     def _improve(
         self,
@@ -134,13 +138,13 @@ class Calibrated:
         spec: CalibrationSpec,
         best: _Tried,
     ) -> None:
-        """The gate refuses the best of the sweep: give up some of the quantization."""
+        """The best of the sweep is not good enough: give up some of the quantization."""
         until = self._task.clock() + self._task.search_s
         if self._form is Form.CPU:
             how = dataclasses.replace(best.how, heavy_only=True)
             self._try(prepared, ranges[best.method], how, best.groups, self._task.clock())
             best = self._best() or best
-        if best.judged.passed or spec.exclude is not None or spec.max_excluded == 0:
+        if self._task.satisfied(best.final) or spec.exclude is not None or spec.max_excluded == 0:
             return
         self._task.say("looking for the layers that lose most")
         search = Sensitivity(
@@ -159,8 +163,9 @@ class Calibrated:
                     self._note(f"at most {_layers(count - 1)} left out: the time was up")
                     return
                 groups = tuple(worst[:count])
-                tried = self._try(prepared, ranges[best.method], how, groups, self._task.clock())
-                if tried is not None and tried.judged.passed:
+                self._try(prepared, ranges[best.method], how, groups, self._task.clock())
+                found = self._best()
+                if found is not None and self._task.satisfied(found.final):
                     return
 
     def _try(
@@ -204,21 +209,25 @@ class Calibrated:
 
     # --------------------------------------------------------------------------------- the choice
     def _best(self) -> _Tried | None:
-        """Of those that pass the gate the one with fewest layers left out, of those the least drop;
-        if none passes, the least drop. All have weights of the width that was settled."""
-        measured = [
-            tried
-            for tried in self._tried
-            if tried.judged.drop is not None and tried.how.narrow is self._narrow
-        ]
-        return min(measured, key=_order_of, default=None)
+        """Of those that pass a limit the one with fewest layers left out, of those the least drop;
+        else the least drop. All have weights of the width that was settled. What a CPU serves has
+        to pass with graph optimizations too, which is measured when it matters."""
+        limited = self._request.limit is not None
+        while True:
+            best = min(
+                (each for each in self._tried if each.how.narrow is self._narrow and each.measured),
+                key=lambda each: _order_of(each, limited=limited),
+                default=None,
+            )
+            known = best is None or best.optimized is not None or not best.judged.passed
+            if best is None or known or self._form is not Form.CPU:
+                return best
+            self._optimized(best)
 
     def _finished(self, target: Path) -> Made:
         kept = self._best()
         if kept is None:
             return self._nothing(self._why_nothing())
-        if self._form is Form.CPU:
-            kept = self._optimized(kept)
         model = graphs.load(kept.path)
         beside = graphs.save(model, target)
         refused = kept.final.refused
@@ -309,11 +318,11 @@ class Calibrated:
         return tuple(along.get(name, (name,)) for name in names if name in known)
 
 
-def _order_of(tried: _Tried) -> tuple[bool, float, float]:
-    assert tried.judged.drop is not None
-    if tried.judged.passed:
-        return (False, len(tried.groups), tried.judged.drop)
-    return (True, tried.judged.drop, len(tried.groups))
+def _order_of(tried: _Tried, *, limited: bool) -> tuple[bool, float, float]:
+    drop = tried.judged.drop or 0.0
+    if limited and tried.final.passed:
+        return (False, len(tried.groups), drop)
+    return (limited, drop, len(tried.groups))
 
 
 def _served(tried: _Tried) -> float:

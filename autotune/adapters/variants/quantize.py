@@ -107,6 +107,7 @@ def _options(form: Form) -> dict[str, Any]:
         "ActivationSymmetric": True,
         "WeightSymmetric": True,
         "QuantizeBias": False,
+        "QDQDisableWeightAdjustForInt32Bias": True,
         "DedicatedQDQPair": False,
         "ForceQuantizeNoInputCheck": False,
         "AddQDQPairToWeight": False,

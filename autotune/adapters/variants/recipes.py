@@ -131,7 +131,7 @@ class _Half:
             self._task.say_drop(what, judged)
             if judged.drop is not None and (best is None or _better(judged, best[0])):
                 best = (judged, path, len(attempts) - 1)
-            if judged.passed:
+            if self._task.satisfied(judged):
                 break
         return self._made(best, attempts, notes, target)
 

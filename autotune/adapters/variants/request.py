@@ -30,7 +30,8 @@ class BuildRequest:
     those of the space, ascending; ``shapes`` those of the workload's inputs, without the batch
     dimension, by input, each once: an engine's optimization profile is made from both.
     ``gate`` names what ``drop`` computes (metric, expected answers, the user's function as text):
-    what was built and judged by another one is not taken from the cache.
+    what was built and judged by another one is not taken from the cache. ``outputs`` are the
+    configuration's, in its order: TorchScript does not name its own.
     """
 
     source: Path
@@ -44,3 +45,4 @@ class BuildRequest:
     calibration_samples: Sequence[Sample] = ()
     batch_sizes: tuple[int, ...] = (1,)
     shapes: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()

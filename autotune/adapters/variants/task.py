@@ -11,6 +11,9 @@ from autotune.adapters.variants.gate import Judged, Source, judge, judge_optimiz
 from autotune.adapters.variants.made import Say
 from autotune.adapters.variants.request import BuildRequest
 
+_WRECKED = 0.1
+"""A drop that nobody means to serve."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -30,6 +33,12 @@ class Task:
     def say_drop(self, what: str, judged: Judged) -> None:
         drop = "not measured" if judged.drop is None else share(judged.drop)
         self.say(f"{what}: accuracy drop {drop}")
+
+    def satisfied(self, judged: Judged) -> bool:
+        """Whether nothing more need be tried: it passes, and where there is no limit to pass it is
+        no wreck."""
+        wrecked = self.request.limit is None and (judged.drop or 0.0) > _WRECKED
+        return judged.passed and not wrecked
 
     def judge(self, path: Path) -> Judged:
         """The gate's finding on a graph, optimizations off."""
