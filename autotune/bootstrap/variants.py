@@ -304,6 +304,7 @@ class _Workshop:
             calibration_samples=self._calibration_of(wanted.step) if calibrated else (),
             batch_sizes=_batch_sizes(self.study.space, wanted.step, part),
             shapes=self._shapes(wanted),
+            outputs=tuple(output.name for output in part.config.output),
         )
 
     @cached_property

@@ -16,6 +16,7 @@ and outputs stay float32, so that requests do not change; names of arguments sta
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import re
 import shutil
@@ -61,8 +62,8 @@ def build(order: Mapping[str, Any], torch: Any) -> dict[str, Any]:
     if source.suffix == ".pt" and precision == "fp32":
         shutil.copyfile(source, artefact)
     else:
-        module = _loaded(torch, source, precision, requests[0])
-        torch.jit.save(_edged(torch, module, precision), str(artefact))
+        module, names = _loaded(torch, source, precision, requests[0])
+        torch.jit.save(_edged(torch, module, names, precision), str(artefact))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     answers = _run(torch, artefact, requests, device)
     np.savez(order["answers"], **dict(_flat(answers)))
@@ -81,20 +82,79 @@ def _torch() -> Any:
 
 
 # ------------------------------------------------------------------------------------- the artefact
-def _loaded(torch: Any, source: Path, precision: str, request: Request) -> Any:
-    """The source as TorchScript with weights of the precision."""
+def _loaded(torch: Any, source: Path, precision: str, request: Request) -> tuple[Any, list[str]]:
+    """The source as TorchScript with weights of the precision, and its arguments' names."""
     dtype = getattr(torch, _LOW.get(precision, "float32"))
     if source.suffix != ".pt2":
         try:
-            return torch.jit.load(str(source), map_location="cpu").eval().to(dtype)
+            module = torch.jit.load(str(source), map_location="cpu").eval().to(dtype)
         except RuntimeError as error:
             raise Refused(f"PyTorch cannot load {source.name}: {_first(error)}") from error
-    module = _exported(torch, source).to(dtype)
-    example = tuple(_cast(tensor, dtype) for tensor in _tensors(torch, [request, request]))
+        return module, _arguments(module)
+    return _traced(torch, source, dtype, request)
+
+
+def _traced(torch: Any, source: Path, dtype: Any, request: Request) -> tuple[Any, list[str]]:
+    """An exported program as TorchScript: its graph, followed on a batch of two requests."""
+    module = _exported(torch, source)
+    names = list(inspect.signature(module.forward).parameters)
+    ordered = _ordered(request, names)
+    example = [_cast(tensor, dtype) for tensor in _tensors(torch, [ordered, ordered])]
+    _follow_sizes(torch, module)
+
+    class Alone(torch.nn.Module):  # type: ignore[misc]
+        """Without the program's hooks: they check the exported types, and cannot be traced."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module.to(dtype)
+
+        def forward(self, *tensors: Any) -> Any:
+            return self.inner.forward(*tensors)
+
     try:
-        return torch.jit.trace(module, example, check_trace=False)
+        return torch.jit.trace(Alone(), tuple(example), check_trace=False), names
     except Exception as error:  # the model's own operators raise anything
-        raise Refused(f"{source.name} does not run in {precision}: {_first(error)}") from error
+        raise Refused(
+            f"{source.name} does not become TorchScript ({_first(error)}): save the model as"
+            " TorchScript, model.pt, instead"
+        ) from error
+
+
+def _follow_sizes(torch: Any, module: Any) -> None:
+    """Let a trace follow the sizes of inputs, which it would take for constants, and leave out
+    assertions, which hold for the exported types alone.
+
+    A trace follows a size through `torch.Tensor.view`, not through ``torch.ops.aten.view``.
+    """
+    sized: set[Any] = set()
+    for node in list(module.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if "assert" in str(node.target) and not node.users:
+            module.graph.erase_node(node)
+        elif node.target is torch.ops.aten.sym_size.int:
+            node.target = _size
+            sized.add(node)
+        elif sized & set(node.all_input_nodes):
+            node.target = _followed(torch, node.target)
+            if getattr(node.target, "__module__", "") in ("_operator", "math"):
+                sized.add(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _followed(torch: Any, target: Any) -> Any:
+    """PyTorch's own function of an operator, if there is one."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return target
+    name = schema.name.removeprefix("aten::").removeprefix("_unsafe_")
+    return getattr(torch.Tensor, name, None) or getattr(torch, name, target)
+
+
+def _size(tensor: Any, dimension: int) -> Any:
+    return tensor.size(dimension)
 
 
 def _exported(torch: Any, source: Path) -> Any:
@@ -112,17 +172,23 @@ def _exported(torch: Any, source: Path) -> Any:
     return program.module(check_guards=False)
 
 
-def _edged(torch: Any, module: Any, precision: str) -> Any:
+def _edged(torch: Any, module: Any, names: Sequence[str], precision: str) -> Any:
     """A script module that casts floating inputs to the precision and outputs to float32."""
     schema = module.forward.schema
-    arguments = [each for each in schema.arguments if each.name != "self"]
-    other = [f"{each.name}: {each.type}" for each in arguments if str(each.type) != "Tensor"]
+    other = [f"{each.name}: {each.type}" for each in schema.arguments[1:] if not _tensor(each)]
     if other:
         raise Refused(f"only tensors can be fed, and the model takes {', '.join(other)}")
-    names = [each.name for each in arguments]
     edged = _edged_module(torch, module)
     edged.define(_forward(names, _outputs(str(schema.returns[0].type)), _LOW.get(precision, "")))
     return edged.eval()
+
+
+def _arguments(module: Any) -> list[str]:
+    return [each.name for each in module.forward.schema.arguments[1:]]
+
+
+def _tensor(argument: Any) -> bool:
+    return str(argument.type) == "Tensor"
 
 
 def _edged_module(torch: Any, inner: Any) -> Any:
@@ -147,15 +213,16 @@ def _outputs(kind: str) -> int:
 def _forward(names: Sequence[str], outputs: int, low: str) -> str:
     """The source of the script module's forward: TorchScript has no functions of ``*args``."""
     results = [f"result_{index}_" for index in range(max(outputs, 1))]
-    taken = "(" + "".join(f"{name}, " for name in results) + ")" if outputs else results[0]
-    given = ", ".join(_to(name, "float32" if low else "") for name in results)
+    taken = [f"results_[{index}]" for index in range(outputs)] or ["results_"]
     lines = [
         f"def forward(self, {', '.join(f'{name}: Tensor' for name in names)}):",
         *(f"    {name} = {_to(name, low)}" for name in names),
-        f"    {taken} = self.inner({', '.join(names)})",
-        f"    return ({given},)" if outputs else f"    return {given}",
+        f"    results_ = self.inner({', '.join(names)})",
+        *(f"    {name} = {one}" for name, one in zip(results, taken, strict=True)),
+        *(f"    {name} = {_to(name, 'float32' if low else '')}" for name in results),
+        f"    return {', '.join(results)}" + ("," if outputs == 1 else ""),
     ]
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def _to(name: str, dtype: str) -> str:
@@ -167,8 +234,7 @@ def _run(torch: Any, artefact: Path, requests: Sequence[Request], device: str) -
     """Each request's outputs by the artefact as a server would load it, one request at a time;
     Refused if two requests at once are not answered as each alone."""
     module = torch.jit.load(str(artefact), map_location=device).eval()
-    names = [each.name for each in module.forward.schema.arguments if each.name != "self"]
-    ordered = [_ordered(request, names) for request in requests]
+    ordered = [_ordered(request, _arguments(module)) for request in requests]
     try:
         with torch.inference_mode():
             alone = [_answer(torch, module, [request], device) for request in ordered]

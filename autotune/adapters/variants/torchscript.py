@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from autotune.adapters.variants.made import Made, Say
 from autotune.adapters.variants.request import BuildRequest, Outputs
 from autotune.core.capability import Hardware, impossible
 from autotune.core.model_interface import Sample
-from autotune.core.variants import Precision
 
 MODEL = "model.pt"
 SOURCES = (".pt", ".pt2")
@@ -55,7 +55,7 @@ class TorchBuilder:
         if reason is not None:
             return Made(refused=reason)
         say(f"building {request.variant} (a process of its own)")
-        outputs = answers(request.source, request.samples, folder, request.variant.precision)
+        outputs = answers(request, folder)
         if isinstance(outputs, str):
             return Made(refused=outputs)
         judged = judge_outputs(request, outputs)
@@ -67,38 +67,55 @@ class TorchBuilder:
         )
 
 
-def answers(
-    source: Path,
-    samples: Sequence[Sample],
-    folder: Path,
-    precision: Precision = Precision.FP32,
-) -> list[Outputs] | str:
-    """``model.pt`` in ``folder``, a variant of ``source``, and its outputs on the samples, named
-    ``OUTPUT__0`` and so on; or why there is none."""
+def answers(request: BuildRequest, folder: Path) -> list[Outputs] | str:
+    """``model.pt`` in ``folder``, and its outputs on the samples; or why there is none."""
+    samples = request.samples
     if not samples:
         return "the pytorch engine tries a model on requests, and there is none"
     if any(array.dtype == object for array in samples[0].values()):
         return "the pytorch engine takes tensors of numbers, and an input is text"
-    named = {
-        f"{index}/{name}": array
-        for index, each in enumerate(samples)
-        for name, array in each.items()
-    }
-    np.savez(folder / _SAMPLES, **named)  # type: ignore[arg-type]
     order = {
-        "source": str(source.absolute()),
+        "source": str(request.source.absolute()),
         "artefact": str((folder / MODEL).absolute()),
-        "precision": str(precision),
+        "precision": str(request.variant.precision),
         "samples": str(folder / _SAMPLES),
         "inputs": list(samples[0]),
         "answers": str(folder / _ANSWERS),
     }
     try:
+        _write(samples, folder / _SAMPLES)
         answer = build_apart(_MODULE, order, folder, deadline_s=_DEADLINE_S)
-        return str(answer["refused"]) if "refused" in answer else _read(folder / _ANSWERS)
+        if "refused" in answer:
+            return str(answer["refused"])
+        return _named(_read(folder / _ANSWERS), request.outputs)
     finally:
         for name in (_SAMPLES, _ANSWERS):
             (folder / name).unlink(missing_ok=True)
+
+
+def _named(found: list[Outputs], names: Sequence[str]) -> list[Outputs] | str:
+    """Outputs by the configuration's names: of the number behind ``__``, else in its order, as
+    Triton's pytorch backend finds them. Where there are no names, ``OUTPUT__0`` and so on."""
+    if not names:
+        return found
+    count = len(found[0])
+    numbers = [re.search(r"__(\d+)$", name) for name in names]
+    places = {
+        name: int(number[1]) if number and all(numbers) else place
+        for place, (name, number) in enumerate(zip(names, numbers, strict=True))
+    }
+    if max(places.values()) >= count:
+        return f"the model gives {count} outputs, and its configuration names {', '.join(names)}"
+    return [{name: each[f"OUTPUT__{at}"] for name, at in places.items()} for each in found]
+
+
+def _write(samples: Sequence[Sample], file: Path) -> None:
+    named = {
+        f"{index}/{name}": array
+        for index, sample in enumerate(samples)
+        for name, array in sample.items()
+    }
+    np.savez(file, **named)  # type: ignore[arg-type]
 
 
 def _read(file: Path) -> list[Outputs]:
