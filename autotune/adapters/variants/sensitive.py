@@ -16,7 +16,7 @@ from autotune.adapters.variants.running import Runner
 from autotune.adapters.variants.task import Task
 from autotune.core.model_interface import Sample
 
-SAMPLES = 8
+SAMPLES = 4
 Group = tuple[str, ...]
 
 
