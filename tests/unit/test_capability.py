@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import rich.console
@@ -155,6 +156,36 @@ def test_every_impossible_variant_says_why() -> None:
     for here in (CPU, TURING, AMPERE, ADA, HOPPER):
         assert [each.variant for each in table(here)] == list(ALL)
         assert all(each.note for each in table(here) if each.answer is Answer.NO)
+
+
+def test_the_documented_table_is_the_codes() -> None:
+    known = [
+        (5, 2),
+        (5, 3),
+        (6, 1),
+        (7, 0),
+        (7, 5),
+        (8, 0),
+        (8, 6),
+        (8, 9),
+        (9, 0),
+        (10, 0),
+        (12, 0),
+    ]
+
+    def cell(variant: Variant) -> str:
+        on_cpu = impossible(variant, Hardware(torch=(2, 15, 0))) is None
+        on_gpu = [cc for cc in known if impossible(variant, gpu(*cc)) is None]
+        if not on_gpu or on_gpu == known:
+            return "CPU" if on_cpu else "any GPU" if on_gpu else "no"
+        least = ".".join(map(str, on_gpu[0]))
+        only = " only" if on_gpu == [on_gpu[0]] else ""
+        return ("CPU, " if on_cpu else "") + least + only
+
+    documented = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    for engine in Engine:
+        cells = [cell(Variant(engine, precision)) for precision in Precision]
+        assert f"| {engine} | {' | '.join(cells)} |" in documented
 
 
 class TwoGpus:

@@ -12,14 +12,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from autotune.adapters.variants.apart import build_apart
+from autotune.adapters.variants.half import in_steps
 from autotune.adapters.variants.request import BuildRequest
+from autotune.adapters.variants.running import Runner
 from autotune.adapters.variants.tensorrt import PlanOptions, TensorRTBuilder, build_plan
 from autotune.adapters.variants.tensorrt_build import Refused, build, extents
 from autotune.core.capability import Hardware
-from autotune.core.variants import Variant
+from autotune.core.variants import Precision, Variant
+from tests.onnx_models import linear
 
 H200 = Hardware(
     compute_capability=(9, 0), gpu="NVIDIA H200", driver="580.1", tensorrt=(11, 4, 0, 106)
@@ -58,6 +63,15 @@ def test_requests_that_do_not_fit_the_graph_are_refused() -> None:
         extents("x", (-1, 3, 224, -1), [8], [(3, 320, 320)])
     with pytest.raises(Refused, match="is of shape 1×4"):
         extents("x", (1, 4), [8], [(5,)])
+
+
+def test_an_old_graph_rounded_to_bf16_still_loads(tmp_path: Path) -> None:
+    """Cast knows bfloat16 from opset 13 on."""
+    graph = onnx.load(linear(tmp_path / "model.onnx"))
+    graph.opset_import[0].version = 11
+    onnx.save(in_steps(graph, Precision.BF16), tmp_path / "steps.onnx")
+    outputs = Runner(tmp_path / "steps.onnx")({"x": np.ones(4, dtype="f4")})
+    assert outputs["y"].shape == (3,)
 
 
 # --------------------------------------------------------------------------------- the two versions
