@@ -31,7 +31,7 @@ def listed(phrases: Sequence[str]) -> str:
 def span(interval: Interval) -> str:
     """An interval beside its value, with as many digits as tell its ends apart: ``58–73``."""
     width = interval.high - interval.low
-    digits = 0 if width >= 2 else 1 if width >= 0.2 else 2
+    digits = 0 if width >= 2 or not width else 1 if width >= 0.2 else 2
     return f"{interval.low:.{digits}f}–{interval.high:.{digits}f}"
 
 

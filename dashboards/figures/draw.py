@@ -522,7 +522,7 @@ def draw_timeline(found: Timeline | None, limit_ms: float | None) -> Figure | No
         traces.append(
             {
                 **_line(name, found.utilization_s, found.utilization, colour, "y2"),
-                "hovertemplate": "%{x:.1f} s: %{y:.0%}<extra>utilization</extra>",
+                "hovertemplate": "%{x:.1f} s: %{y:.0%}<extra>%{fullData.name}</extra>",
             }
         )
     layout = _layout(xaxis=_axis("seconds of the measured window", anchor="y2" if both else None))
