@@ -20,8 +20,7 @@ from autotune.core.variants import Engine, Precision
 MARKS = {"ok": ("ok", "green"), "warning": ("note", "yellow"), "missing": ("missing", "red")}
 CELLS = {Answer.YES: ("yes", "green"), Answer.UNTRIED: ("yes?", "yellow"), Answer.NO: ("no", "dim")}
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_NAME, _CELL = 21, 6
-"""Widths of columns: all of it has room in 60."""
+_NAME = 21
 
 
 @click.command(
@@ -59,14 +58,15 @@ def _print_checks(checks: Iterable[Check]) -> None:
 def _print_engines(engines: Sequence[Capability]) -> None:
     """A row per engine, a column per precision; reasons and notes by number below."""
     notes = list(dict.fromkeys(each.note for each in engines if each.note))
-    head = "".join(str(precision).ljust(_CELL) for precision in Precision)
+    cell = 7 if Console.out.width >= 64 else 6
+    head = "".join(str(precision).ljust(cell) for precision in Precision)
     Console.out.print(Text("variants".ljust(_NAME) + head.rstrip(), style="bold"), soft_wrap=True)
     for engine, row in groupby(engines, key=lambda each: each.variant.engine):
         line = Text(str(engine).ljust(_NAME))
         for each in row:
             word, style = CELLS[each.answer]
             raised = str(notes.index(each.note) + 1).translate(_RAISED) if each.note else ""
-            line.append((word + raised).ljust(_CELL), style)
+            line.append((word + raised).ljust(cell), style)
         line.rstrip()
         Console.out.print(line, soft_wrap=True)
     for number, note in enumerate(notes, start=1):

@@ -261,8 +261,8 @@ _RULES: tuple[Callable[[Variant, Hardware], str], ...] = (
     _no_torch,
     _no_tensorrt,
     _old_gpu_for_tensorrt,
-    _no_switch_of_the_provider,
     _old_gpu_for_precision,
+    _no_switch_of_the_provider,
 )
 
 

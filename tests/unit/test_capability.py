@@ -118,6 +118,7 @@ def test_fp8_by_the_tensorrt_provider_needs_tensorrt_11() -> None:
     variant = Variant.parse("onnxruntime-tensorrt-fp8")
     assert impossible(variant, HOPPER) is None
     assert "TensorRT 11" in str(impossible(variant, gpu(9, 0, tensorrt=(10, 13, 0))))
+    assert "8.9" in str(impossible(variant, gpu(8, 6, tensorrt=(10, 13, 0))))
 
 
 def test_pytorch_runs_floats_on_a_cpu_and_no_quantized_model_anywhere() -> None:
