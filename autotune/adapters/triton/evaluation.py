@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import DataType
@@ -154,14 +154,10 @@ class ServedGate:
 
 def interface_of(config: ModelConfig) -> ModelInterface:
     """What a model takes and gives, by its configuration alone."""
-
-    def specs(tensors: Sequence[object]) -> tuple[TensorSpec, ...]:
-        return tuple(_spec(tensor) for tensor in tensors)
-
     return ModelInterface(
         name=config.name,
-        inputs=specs(config.input),
-        outputs=specs(config.output),
+        inputs=tuple(map(_spec, config.input)),
+        outputs=tuple(map(_spec, config.output)),
         batched=config.max_batch_size > 0,
     )
 
@@ -171,12 +167,13 @@ def without_batch(answer: Mapping[str, np.ndarray], *, batched: bool) -> Answer:
     return {name: array[0] for name, array in answer.items()} if batched else answer
 
 
-def _spec(tensor: object) -> TensorSpec:
-    datatype = DataType.Name(tensor.data_type).removeprefix("TYPE_")  # type: ignore[attr-defined]
+def _spec(tensor: Any) -> TensorSpec:
+    """Of a ``ModelInput`` or a ``ModelOutput``."""
+    datatype = DataType.Name(tensor.data_type).removeprefix("TYPE_")
     return TensorSpec(
-        name=tensor.name,  # type: ignore[attr-defined]
+        name=tensor.name,
         datatype="BYTES" if datatype == "STRING" else datatype,
-        shape=tuple(int(size) for size in tensor.dims),  # type: ignore[attr-defined]
+        shape=tuple(int(size) for size in tensor.dims),
         optional=bool(getattr(tensor, "optional", False)),
     )
 
