@@ -179,8 +179,8 @@ def _no_backend(variant: Variant, hardware: Hardware) -> str:
     if hardware.backends is None or serving & hardware.backends:
         return ""
     return (
-        f"the server has no {' or '.join(sorted(serving))} backend: serve it with launch docker,"
-        " binary or remote"
+        f"the server has no {' or '.join(sorted(serving))} backend: take launch docker or binary,"
+        " with a Triton that has it"
     )
 
 
