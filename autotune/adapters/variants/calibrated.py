@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autotune.adapters.variants import coverage, graphs
+from autotune.adapters.variants.attempts import Group, Ledger, Tried, Way, layers
 from autotune.adapters.variants.calibrate import Calibrator
 from autotune.adapters.variants.gate import Judged, share
 from autotune.adapters.variants.made import Made
@@ -22,7 +23,7 @@ from autotune.adapters.variants.quantize import (
 from autotune.adapters.variants.quiet import told
 from autotune.adapters.variants.request import BuildRequest
 from autotune.adapters.variants.running import Runner
-from autotune.adapters.variants.sensitive import Group, Sensitivity
+from autotune.adapters.variants.sensitive import Sensitivity
 from autotune.adapters.variants.task import Task
 from autotune.core.study import CalibrationMethod, CalibrationSpec
 from autotune.core.variants import Attempt
@@ -32,284 +33,203 @@ _OPSETS = {Form.CPU: 17, Form.TENSORRT: 17, Form.FP8: 19}
 _EACH_UP_TO = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tried:
-    """One quantized graph and what the gate found."""
-
-    how: Quantization
-    method: CalibrationMethod
-    path: Path
-    judged: Judged
-    seconds: float
-    groups: tuple[Group, ...]
-    optimized: Judged | None = None
-
-    @property
-    def final(self) -> Judged:
-        return self.optimized or self.judged
-
-    @property
-    def measured(self) -> bool:
-        return self.judged.drop is not None
+def make(task: Task, form: Form, target: Path) -> Made:
+    """Try everything that is asked for and write the best to ``target``; what fails is told."""
+    request = task.request
+    if request.calibration is None or not request.calibration_samples:
+        return Made(refused=_no_data(request))
+    notes = list(coverage.gaps(request.calibration_samples, request.samples))
+    try:
+        prepared = prepare(request.source, task.scratch, _OPSETS[form])
+        feeds = Runner(prepared.path).feed
+        samples = request.calibration_samples[: request.calibration.samples]
+        calibrator = Calibrator(prepared, form, [feeds(one) for one in samples], task.scratch)
+    except Exception as error:  # noqa: BLE001 - ONNX and ONNX Runtime raise bare exceptions
+        return Made(refused=f"the graph cannot be prepared: {told(error)}", notes=tuple(notes))
+    search = _Search(task, form, request.calibration, prepared, calibrator)
+    search.notes += [*notes, *prepared.notes]
+    search.run()
+    return search.made(target)
 
 
-class Calibrated:
-    """One build of one form."""
+class _Search:
+    """For the best quantization of one prepared graph in one form."""
 
-    def __init__(self, task: Task, form: Form) -> None:
-        self._task, self._form = task, form
-        self._request = task.request
-        self._per_channel = True
-        self._narrow = False
-        self._tried: list[_Tried] = []
-        self._failed: list[Attempt] = []
-        self._order: list[_Tried | Attempt] = []
-        self._notes: list[str] = []
-
-    def make(self, target: Path) -> Made:
-        """Try everything that is asked for and write the best to ``target``; what fails is told."""
-        spec = self._request.calibration
-        if spec is None or not self._request.calibration_samples:
-            return Made(refused=_no_data(self._request))
-        self._notes += coverage.gaps(self._request.calibration_samples, self._request.samples)
-        self._per_channel = spec.per_channel
-        try:
-            prepared = prepare(self._request.source, self._task.scratch, _OPSETS[self._form])
-            self._notes += prepared.notes
-            calibrator = self._calibrator(prepared)
-        except Exception as error:  # noqa: BLE001 - ONNX and ONNX Runtime raise bare exceptions
-            return self._nothing(f"the graph cannot be prepared: {told(error)}")
-        given = self._given(prepared, spec.exclude or ())
-        ranges = self._sweep(prepared, calibrator, spec, given)
-        self._settle_width(prepared, ranges)
-        best = self._best()
-        if best is not None and not self._task.satisfied(best.final):
-            self._improve(prepared, ranges, spec, best)
-            self._settle_width(prepared, ranges)
-        return self._finished(target)
-
-    # ------------------------------------------------------------------------------ the attempts
-    def _sweep(
+    def __init__(
         self,
+        task: Task,
+        form: Form,
+        spec: CalibrationSpec,
         prepared: Prepared,
         calibrator: Calibrator,
-        spec: CalibrationSpec,
-        given: tuple[Group, ...],
-    ) -> dict[CalibrationMethod, Ranges]:
-        """Every method once; the ranges that were found."""
-        found: dict[CalibrationMethod, Ranges] = {}
-        for method in spec.methods:
+    ) -> None:
+        self._task, self._form, self._spec = task, form, spec
+        self._prepared, self._calibrator = prepared, calibrator
+        self._ranges: dict[CalibrationMethod, Ranges] = {}
+        self._per_channel = spec.per_channel
+        self._ledger = Ledger(
+            limited=task.request.limit is not None,
+            optimize=self._optimize if form is Form.CPU else None,
+        )
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        self._sweep()
+        self._settle_width()
+        best = self._ledger.best()
+        if best is not None and not self._task.satisfied(best.final):
+            self._improve(best.way)
+            self._settle_width()
+
+    # ------------------------------------------------------------------------------ the attempts
+    def _sweep(self) -> None:
+        """Every method once."""
+        given = self._given(self._spec.exclude or ())
+        for method in self._spec.methods:
             started = self._task.clock()
             self._task.say(f"calibrating, {method}")
             try:
-                found[method] = calibrator.ranges(method)
-            except Exception as error:  # noqa: BLE001 - as above
+                self._ranges[method] = self._calibrator.ranges(method)
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime raises bare exceptions
                 self._fail(str(method), started, f"it cannot be calibrated: {told(error)}")
                 continue
             how = Quantization(form=self._form, per_channel=self._per_channel)
-            self._try(prepared, found[method], how, given, started)
-            if found[method].endless:
+            self._try(Way(method=method, how=how, groups=given), started)
+            if endless := len(self._ranges[method].endless):
                 self._note(
-                    f"{len(found[method].endless)} tensors hold infinities: what takes or gives"
-                    " them stays in the source's precision"
+                    f"{endless} tensors hold infinities: what takes or gives them stays in the"
+                    " source's precision"
                 )
-        return found
 
-    def _settle_width(self, prepared: Prepared, ranges: dict[CalibrationMethod, Ranges]) -> None:
+    def _settle_width(self) -> None:
         """Whether weights are kept to 7 bits: where graph optimizations change the answers, the
         kernels that they bring in let sums of products saturate."""
-        wide = self._best()
-        if wide is None or self._narrow or self._form is not Form.CPU:
+        wide = self._ledger.best()
+        if wide is None or self._ledger.narrow:
             return
-        wide = self._optimized(wide)
+        wide = self._ledger.optimized(wide)
         if not wide.final.changed:
             return
-        how = dataclasses.replace(wide.how, narrow=True)
-        narrow = self._try(prepared, ranges[wide.method], how, wide.groups, self._task.clock())
-        if narrow is None or not narrow.measured:
-            return
-        narrow = self._optimized(narrow)
-        self._narrow = _served(narrow) < _served(wide)
+        narrow = self._try(_with(wide.way, narrow=True))
+        if narrow is not None and narrow.measured:
+            narrow = self._ledger.optimized(narrow)
+            self._ledger.narrow = narrow.served_drop < wide.served_drop
 
-    def _improve(
-        self,
-        prepared: Prepared,
-        ranges: dict[CalibrationMethod, Ranges],
-        spec: CalibrationSpec,
-        best: _Tried,
-    ) -> None:
+    def _improve(self, way: Way) -> None:
         """The best of the sweep is not good enough: give up some of the quantization."""
         until = self._task.clock() + self._task.search_s
+        ways = [way]
         if self._form is Form.CPU:
-            how = dataclasses.replace(best.how, heavy_only=True)
-            self._try(prepared, ranges[best.method], how, best.groups, self._task.clock())
-            best = self._best() or best
-        if self._task.satisfied(best.final) or spec.exclude is not None or spec.max_excluded == 0:
+            # What is left out is still quantized for its neighbours, unless heavy ones alone are.
+            ways.append(_with(way, heavy_only=True))
+            self._try(ways[1])
+        if self._good_enough() or self._spec.exclude is not None or not self._spec.max_excluded:
             return
+        worst = self._delicate(way, until)
+        for count in _counts(min(self._spec.max_excluded, len(worst))):
+            for each in ways:
+                if self._task.clock() > until:
+                    self._note(f"at most {layers(count - 1)} left out: the time was up")
+                    return
+                self._try(dataclasses.replace(each, groups=tuple(worst[:count])))
+                if self._good_enough():
+                    return
+
+    def _delicate(self, way: Way, until: float) -> list[Group]:
+        """The layers that lose most first, as far as half the time gets."""
         self._task.say("looking for the layers that lose most")
         search = Sensitivity(
-            task=self._task, prepared=prepared, ranges=ranges[best.method], how=best.how
+            task=self._task,
+            prepared=self._prepared,
+            ranges=self._ranges[way.method],
+            how=way.how,
         )
         now = self._task.clock()
         worst, note = search.ranked(now + (until - now) / 2)
         self._note(note)
-        ways = [best.how]
-        if self._form is Form.CPU and not best.how.heavy_only:
-            # What is left out is still quantized for its neighbours, unless they are lighter ones.
-            ways.append(dataclasses.replace(best.how, heavy_only=True))
-        for count in _counts(min(spec.max_excluded, len(worst))):
-            for how in ways:
-                if self._task.clock() > until:
-                    self._note(f"at most {_layers(count - 1)} left out: the time was up")
-                    return
-                groups = tuple(worst[:count])
-                self._try(prepared, ranges[best.method], how, groups, self._task.clock())
-                found = self._best()
-                if found is not None and self._task.satisfied(found.final):
-                    return
+        return worst
 
-    def _try(
-        self,
-        prepared: Prepared,
-        ranges: Ranges,
-        how: Quantization,
-        groups: tuple[Group, ...],
-        started: float,
-    ) -> _Tried | None:
+    def _try(self, way: Way, started: float | None = None) -> Tried | None:
         """Quantize and judge; where quantizing per channel fails, once more without."""
-        how = dataclasses.replace(how, left_out=tuple(name for group in groups for name in group))
-        path = self._task.scratch / f"attempt-{len(self._order)}.onnx"
-        what = _what(ranges.method, how, len(groups))
+        started = self._task.clock() if started is None else started
+        path = self._task.scratch / f"attempt-{len(self._ledger)}.onnx"
         try:
-            quantized(prepared, ranges, how, path)
+            quantized(self._prepared, self._ranges[way.method], way.quantization, path)
             Runner(path)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(what, started, f"it cannot be quantized: {told(error)}")
-            if not how.per_channel:
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime raises bare exceptions
+            self._fail(way.words, started, f"it cannot be quantized: {told(error)}")
+            if not way.how.per_channel:
                 return None
             self._per_channel = False
-            whole = dataclasses.replace(how, per_channel=False)
-            return self._try(prepared, ranges, whole, groups, self._task.clock())
+            return self._try(_with(way, per_channel=False))
         if not quantized_anything(path):
-            self._fail(what, started, "nothing in the graph could be quantized")
+            self._fail(way.words, started, "nothing in the graph could be quantized")
             return None
         judged = self._task.judge(path)
-        tried = _Tried(
-            how=how,
-            method=ranges.method,
-            path=path,
-            judged=judged,
-            seconds=self._task.clock() - started,
-            groups=groups,
-        )
-        self._tried.append(tried)
-        self._order.append(tried)
-        self._task.say_drop(what, judged)
+        seconds = self._task.clock() - started
+        tried = Tried(way=way, path=path, judged=judged, seconds=seconds)
+        self._ledger.add(tried)
+        self._task.say_drop(way.words, judged)
         return tried
 
-    # --------------------------------------------------------------------------------- the choice
-    def _best(self) -> _Tried | None:
-        """Of those that pass a limit the one with fewest layers left out, of those the least drop;
-        else the least drop. All have weights of the width that was settled. What a CPU serves has
-        to pass with graph optimizations too, which is measured when it matters."""
-        limited = self._request.limit is not None
-        while True:
-            best = min(
-                (each for each in self._tried if each.how.narrow is self._narrow and each.measured),
-                key=lambda each: _order_of(each, limited=limited),
-                default=None,
-            )
-            known = best is None or best.optimized is not None or not best.judged.passed
-            if best is None or known or self._form is not Form.CPU:
-                return best
-            self._optimized(best)
+    def _optimize(self, tried: Tried) -> Judged:
+        judged = self._task.judge_optimized(tried.path, tried.judged)
+        if judged.optimized_drop is not None:
+            self._task.say(f"with graph optimizations: {share(judged.optimized_drop)}")
+        return judged
 
-    def _finished(self, target: Path) -> Made:
-        kept = self._best()
+    def _good_enough(self) -> bool:
+        best = self._ledger.best()
+        return best is not None and self._task.satisfied(best.final)
+
+    # -------------------------------------------------------------------------------- what is told
+    def made(self, target: Path) -> Made:
+        """The best, written to ``target``."""
+        kept = self._ledger.best()
         if kept is None:
-            return self._nothing(self._why_nothing())
-        model = graphs.load(kept.path)
-        beside = graphs.save(model, target)
+            attempts = self._ledger.attempts(None)
+            return Made(refused=self._why_nothing(), attempts=attempts, notes=tuple(self.notes))
+        beside = graphs.save(graphs.load(kept.path), target)
         refused = kept.final.refused
-        if refused and kept.judged.drop is not None:
-            refused += f", the best of {len(self._order)} attempts{self._advice()}"
+        if refused:
+            refused += f", the best of {len(self._ledger)} attempts{self._advice()}"
         return Made(
             file=target,
             beside=beside,
             accuracy_drop=kept.judged.drop,
             refused=refused,
-            attempts=self._attempts(kept),
-            notes=tuple(dict.fromkeys((*self._notes, *kept.final.notes))),
-        )
-
-    def _optimized(self, tried: _Tried) -> _Tried:
-        """Judged as a server runs it, too."""
-        if tried.optimized is not None:
-            return tried
-        optimized = self._task.judge_optimized(tried.path, tried.judged)
-        if optimized.optimized_drop is not None:
-            self._task.say(f"with graph optimizations: {share(optimized.optimized_drop)}")
-        judged = dataclasses.replace(tried, optimized=optimized)
-        self._order[self._order.index(tried)] = judged
-        self._tried[self._tried.index(tried)] = judged
-        return judged
-
-    # -------------------------------------------------------------------------------- what is told
-    def _attempts(self, kept: _Tried | None) -> tuple[Attempt, ...]:
-        return tuple(
-            one
-            if isinstance(one, Attempt)
-            else Attempt(
-                what=_what(one.method, one.how, len(one.groups)),
-                accuracy_drop=one.judged.drop,
-                seconds=one.seconds,
-                kept=one is kept,
-                note=_note_of(one),
-            )
-            for one in self._order
+            attempts=self._ledger.attempts(kept),
+            notes=tuple(dict.fromkeys((*self.notes, *kept.final.notes))),
         )
 
     def _fail(self, what: str, started: float, note: str) -> None:
-        attempt = Attempt(
-            what=what, accuracy_drop=None, seconds=self._task.clock() - started, note=note
-        )
-        self._failed.append(attempt)
-        self._order.append(attempt)
+        seconds = self._task.clock() - started
+        self._ledger.add(Attempt(what=what, accuracy_drop=None, seconds=seconds, note=note))
         self._task.say(f"{what}: {note}")
 
     def _note(self, note: str) -> None:
-        if note and note not in self._notes:
-            self._notes.append(note)
-
-    def _nothing(self, why: str) -> Made:
-        return Made(refused=why, attempts=self._attempts(None), notes=tuple(self._notes))
+        if note and note not in self.notes:
+            self.notes.append(note)
 
     def _why_nothing(self) -> str:
-        if self._tried:
-            return self._tried[-1].judged.refused
-        last = self._failed[-1].note if self._failed else "no calibration method is named"
-        return f"none of {len(self._failed)} attempts gave a graph: {last}"
+        if tried := self._ledger.tried:
+            return tried[-1].judged.refused
+        failed = self._ledger.failed
+        last = failed[-1].note if failed else "no calibration method is named"
+        return f"none of {len(failed)} attempts gave a graph: {last}"
 
     def _advice(self) -> str:
-        spec = self._request.calibration
-        assert spec is not None
-        if spec.exclude is not None:
+        if self._spec.exclude is not None:
             return "; without calibration.exclude the layers to leave out are looked for"
-        most = max(len(tried.groups) for tried in self._tried)
-        return "; a larger calibration.max_excluded may help" if most == spec.max_excluded else ""
+        most = max(len(tried.way.groups) for tried in self._ledger.tried)
+        used_up = most == self._spec.max_excluded
+        return "; a larger calibration.max_excluded may help" if used_up else ""
 
-    # --------------------------------------------------------------------------------- the pieces
-    def _calibrator(self, prepared: Prepared) -> Calibrator:
-        assert self._request.calibration is not None
-        samples = self._request.calibration_samples[: self._request.calibration.samples]
-        runner = Runner(prepared.path)
-        feeds = [runner.feed(sample) for sample in samples]
-        return Calibrator(prepared, self._form, feeds, self._task.scratch)
-
-    def _given(self, prepared: Prepared, names: Iterable[str]) -> tuple[Group, ...]:
+    def _given(self, names: Iterable[str]) -> tuple[Group, ...]:
         """The nodes that the study leaves out, with what goes along with them."""
-        along = {group[0]: group for group in graphs.heavy_groups(prepared.model)}
-        known = {node.name for node in prepared.model.graph.node}
+        model = self._prepared.model
+        along = {group[0]: group for group in graphs.heavy_groups(model)}
+        known = {node.name for node in model.graph.node}
         if missing := sorted(set(names) - known):
             self._note(
                 "calibration.exclude names nodes that the prepared graph does not have: "
@@ -318,17 +238,8 @@ class Calibrated:
         return tuple(along.get(name, (name,)) for name in names if name in known)
 
 
-def _order_of(tried: _Tried, *, limited: bool) -> tuple[bool, float, float]:
-    drop = tried.judged.drop or 0.0
-    if limited and tried.final.passed:
-        return (False, len(tried.groups), drop)
-    return (limited, drop, len(tried.groups))
-
-
-def _served(tried: _Tried) -> float:
-    """The drop as a server would have it, with graph optimizations on."""
-    drop = tried.final.optimized_drop
-    return float("inf") if drop is None else drop
+def _with(way: Way, **changes: Any) -> Way:
+    return dataclasses.replace(way, how=dataclasses.replace(way.how, **changes))
 
 
 def _counts(most: int) -> list[int]:
@@ -337,23 +248,6 @@ def _counts(most: int) -> list[int]:
     while counts and counts[-1] < most:
         counts.append(min(most, counts[-1] * 2))
     return counts
-
-
-def _what(method: CalibrationMethod, how: Quantization, left_out: int) -> str:
-    words = [str(method), "per channel" if how.per_channel else "per tensor"]
-    words += ["Conv, MatMul and Gemm only"] if how.heavy_only else []
-    words += ["7-bit weights"] if how.narrow else []
-    words += [f"{_layers(left_out)} left in the source's precision"] if left_out else []
-    return ", ".join(words)
-
-
-def _layers(count: int) -> str:
-    return f"{count} layer" if count == 1 else f"{count} layers"
-
-
-def _note_of(tried: _Tried) -> str:
-    left = ", ".join(group[0] for group in tried.groups)
-    return "; ".join(words for words in (left, tried.final.refused, *tried.final.notes) if words)
 
 
 def _no_data(request: BuildRequest) -> str:

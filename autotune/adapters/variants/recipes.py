@@ -6,8 +6,7 @@ import dataclasses
 from enum import StrEnum
 from pathlib import Path
 
-from autotune.adapters.variants import graphs, half
-from autotune.adapters.variants.calibrated import Calibrated
+from autotune.adapters.variants import calibrated, graphs, half
 from autotune.adapters.variants.gate import Judged
 from autotune.adapters.variants.made import Made
 from autotune.adapters.variants.quantize import Form
@@ -72,7 +71,7 @@ def make(task: Task, folder: Path) -> Made:
         return _source(task)
     target = folder / f"{recipe}.onnx"
     if recipe in _FORMS:
-        return Calibrated(task, _FORMS[recipe]).make(target)
+        return calibrated.make(task, _FORMS[recipe], target)
     return _Half(task, recipe).make(target)
 
 

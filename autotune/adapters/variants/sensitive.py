@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.adapters.variants import graphs
+from autotune.adapters.variants.attempts import Group
 from autotune.adapters.variants.prepare import Prepared
 from autotune.adapters.variants.quantize import Quantization, Ranges, quantized
 from autotune.adapters.variants.request import Outputs
@@ -17,7 +18,6 @@ from autotune.adapters.variants.task import Task
 from autotune.core.model_interface import Sample
 
 SAMPLES = 4
-Group = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
