@@ -11,6 +11,7 @@ from tests.benchmarks import (
     load_generator,
     perf_analyzer,
     same_or_slower,
+    starved_gpu,
     study_share,
 )
 
@@ -26,6 +27,7 @@ def main() -> None:
     same_or_slower.main()
     comparing.main()
     coverage.main()
+    starved_gpu.main()
 
 
 if __name__ == "__main__":
