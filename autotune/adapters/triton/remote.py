@@ -179,8 +179,8 @@ def found(control: Control, names: Sequence[str]) -> Found:
 def restore(control: Control, before: Found, timeout_s: float) -> None:
     """Leave each model as it was: unloaded, an ensemble before its steps; or loaded, its steps
     before an ensemble, from its file, with its configuration in the file's place where that says
-    something else. (Steps have it in place of the file at once: see `autotune.adapters.triton
-    .loading`.)"""
+    something else; a pipeline's in the file's place at once, since loading one from its file does
+    not undo an override (see `loading`)."""
     for name in reversed([name for name, config in before.items() if config is None]):
         control.unload(timeout_s, model=name)
     for _ in range(2):  # a load may have undone an earlier one
