@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from autotune.adapters.variants import graphs
 from autotune.adapters.variants.builder import VariantBuilder
 from autotune.adapters.variants.made import Made, Say
 from autotune.adapters.variants.request import BuildRequest, Outputs
@@ -299,6 +300,21 @@ def test_weights_beside_the_file_are_part_of_the_digest(tmp_path: Path) -> None:
         )
         digests.add(VariantBuilder(tmp_path).build(request_of(path, FP16)).digest)
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.INT8])
+def test_a_graph_too_large_for_one_file_keeps_its_weights_beside_it(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Precision
+) -> None:
+    monkeypatch.setattr(graphs, "_LARGEST_FILE", 1000)
+    request = request_of(source, Variant(Engine.ONNXRUNTIME, precision))
+    record = VariantBuilder(tmp_path).build(request)
+    file = Path(record.file)
+    (weights,) = graphs.beside(file)
+    assert weights.name == f"{file.name}.data"
+    assert record.size_mb == pytest.approx((file.stat().st_size + weights.stat().st_size) / 1e6)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    assert not VariantBuilder(tmp_path).build(request).cached
 
 
 # ---------------------------------------------------------------- the attempts

@@ -99,7 +99,8 @@ class Ledger:
         for tried in self.tried:
             may_be = self._limited and tried.judged.passed
             if tried not in best and not may_be:
-                tried.path.unlink(missing_ok=True)
+                for file in tried.path.parent.glob(f"{tried.path.name}*"):  # its weights, too
+                    file.unlink()
 
     @property
     def tried(self) -> list[Tried]:
