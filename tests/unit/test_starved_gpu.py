@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from autotune.adapters.triton.config import read
+from autotune.adapters.triton.pipeline import check_model_targets
+from autotune.adapters.triton.repository import from_repository
+from autotune.studyfile import read_study_file
 from tests.benchmarks.starved_gpu import (
     DEVICE_MS,
     IMPROVED,
@@ -115,3 +118,11 @@ def test_the_example_has_the_times_of_the_simulation():
     assert setting("device", "batch_ms") == setting("service", "batch_ms") == table
     whole = [float(setting("service", key)) for key in ("work_ms", "after_ms")]
     assert sum(whole) + DEVICE_MS[0][1] == pipeline.alone_ms
+
+
+@pytest.mark.parametrize("name", ["untuned", "study", "improved"])
+def test_what_its_studies_sweep_can_be_set_on_its_models(name, tmp_path):
+    study = read_study_file(MODELS.parent / f"{name}.yaml")
+    assert study.model.repository is not None
+    model = from_repository(study.model.repository, study.model.name, tmp_path)
+    check_model_targets(model, study.space.targets)
