@@ -110,6 +110,10 @@ class Ledger:
     def failed(self) -> list[Attempt]:
         return [one for one in self._all if isinstance(one, Attempt)]
 
+    def leading(self, count: int) -> list[Tried]:
+        """The best of the settled width, the very best first."""
+        return sorted(self._of(narrow=self.narrow), key=self._order)[:count]
+
     def best(self) -> Tried | None:
         """Of those that pass a limit the one with fewest layers left out, of those the least drop;
         else the least drop. What is served with graph optimizations has to pass with them too,

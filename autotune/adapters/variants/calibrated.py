@@ -31,6 +31,8 @@ from autotune.core.variants import Attempt
 _OPSETS = {Form.CPU: 17, Form.TENSORRT: 17, Form.FP8: 19}
 """The least that each form is written in; 19 is the first with float8."""
 _EACH_UP_TO = 8
+_NARROWED = 2
+"""The best with 8-bit weights need not be the best with 7."""
 
 
 def make(task: Task, form: Form, target: Path) -> Made:
@@ -110,10 +112,15 @@ class _Search:
         wide = self._ledger.optimized(wide)
         if not wide.final.changed:
             return
-        narrow = self._try(_with(wide.way, narrow=True))
-        if narrow is not None and narrow.measured:
-            narrow = self._ledger.optimized(narrow)
-            self._ledger.narrow = narrow.served_drop < wide.served_drop
+        for one in self._ledger.leading(_NARROWED):
+            if one.judged.passed or not wide.judged.passed:
+                self._try(_with(one.way, narrow=True))
+        self._ledger.narrow = True
+        narrow = self._ledger.best()
+        better = narrow is not None and (
+            self._ledger.optimized(narrow).served_drop < wide.served_drop
+        )
+        self._ledger.narrow = better
 
     def _improve(self, way: Way) -> None:
         """The best of the sweep is not good enough: give up some of the quantization."""
