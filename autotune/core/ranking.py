@@ -10,6 +10,7 @@ from typing import TypeAlias
 from autotune.core.comparison import Relation
 from autotune.core.contrast import Contrasts
 from autotune.core.judged import Dimension, Judged
+from autotune.core.measurement import METRICS
 from autotune.core.pareto import distance_to_utopia, pareto_front
 from autotune.core.sla import Sla
 from autotune.core.study import Objective, PickRule
@@ -136,9 +137,15 @@ class Ranking:
             if best is None or not self._same_class(best, other):
                 continue
             contrast = contrasts.between(best, other, self.noisy[0])
-            if contrast is not None and contrast.relation is Relation.BETTER:
+            if contrast is not None and contrast.relation is self._wanted(self.noisy[0]):
                 best = other
         return best
+
+    def _wanted(self, metric: str) -> Relation:
+        """What a better trial is in a metric's own direction, which an objective may turn."""
+        natural = METRICS[metric].maximize
+        turned = any(d.metric == metric and d.maximize != natural for d in self.over)
+        return Relation.WORSE if turned else Relation.BETTER
 
     def _same_class(self, one: Judged, other: Judged) -> bool:
         """Whether noise may decide between two: the cheapest rule goes by the costs first."""

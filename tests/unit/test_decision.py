@@ -641,6 +641,12 @@ def test_a_lone_trial_is_its_own_final():
     assert finalists(decided(near(0, 200.0)), 2) == ()
 
 
+def test_an_objective_that_turns_a_metrics_direction_is_followed() -> None:
+    trials = [trial(0, p95=10.0, instances=1), trial(1, p95=10.0, instances=2)]
+    most = (Objective.of("instances", maximize=True),)
+    assert decide(trials, SLA, most, PickRule.BALANCED).pick == 1
+
+
 # ------------------------------------------------------------------------------------ properties
 FIGURES = st.fixed_dictionaries({
     "p95": st.sampled_from([10.0, 40.0, 41.0, 79.0, 81.0, 200.0]),
