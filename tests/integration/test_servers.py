@@ -97,7 +97,7 @@ def test_the_statistics_of_a_window_count_its_requests_by_batch_size(shared: Loc
     assert (window.requests, window.failures) == (8, 0)
     assert sum(size * stat.executions for size, stat in window.batches.items()) == 8
     assert window.executions == sum(stat.executions for stat in window.batches.values()) < 8
-    assert window.queue_ms > window.compute_infer_ms > 0
+    assert min(window.queue_ms, window.compute_infer_ms) > 0
 
 
 def test_the_interface_has_no_batch_dimension(shared: LocalServer) -> None:

@@ -797,12 +797,23 @@ def test_cheapest_is_never_dearer_than_another_that_meets_ties_or_not(trials, co
 
 @UNHURRIED
 @given(NEARS, COMPARED)
-def test_among_the_ties_of_the_fastest_none_has_fewer_instances_than_the_pick(trials, comparisons):
+def test_a_tie_of_the_fastest_that_is_cheaper_than_the_pick_is_passed_over_for_one_that_beats_it(
+    trials, comparisons
+):
+    """Say, one with the same instances and less memory, which itself is clearly slower than the
+    best and so no tie."""
     decision = decide(trials, SLA, (), PickRule.FASTEST, comparisons=comparisons)
     if decision.ties:
         assert decision.pick in decision.ties
-        instances = {n: decision.of(n).metric("instances") for n in decision.ties}
-        assert instances[decision.pick] == min(instances.values())
+        cost = {
+            n: (decision.of(n).metric("instances"), decision.of(n).metric("memory_mb"))
+            for n in decision.meeting
+        }
+        others = [cost[n] for n in decision.meeting if n not in decision.ties]
+        for tie in decision.ties:
+            fewer = cost[tie][0] < cost[decision.pick][0]
+            beaten = any(o[0] <= cost[tie][0] and o[1] <= cost[tie][1] for o in others)
+            assert not fewer or beaten
 
 
 @UNHURRIED
