@@ -136,7 +136,8 @@ class _Search:
         for count in _counts(min(self._spec.max_excluded, len(worst))):
             for each in ways:
                 if self._task.clock() > until:
-                    self._note(f"at most {layers(count - 1)} left out: the time was up")
+                    most = max(len(tried.way.groups) for tried in self._ledger.tried)
+                    self._note(f"at most {layers(most)} left out: the time was up")
                     return
                 self._try(dataclasses.replace(each, groups=tuple(worst[:count])))
                 if self._good_enough():
