@@ -7,7 +7,7 @@ is measured: it costs no load time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -92,7 +92,11 @@ def prepare_variants(
         space = restricted(study.space, records)
         return Prepared(
             study=replace(study, space=space),
-            model=place(model, _artefacts(study, model, records), at.models / "variants"),
+            model=place(
+                model,
+                _artefacts(study, model, {each.step for each in wanted}, records),
+                at.models / "variants",
+            ),
             variants=records,
             gate=workshop.gate(),
         )
@@ -108,15 +112,30 @@ def prepare_one(
 ) -> ServedModel:
     """The model with the variants that one candidate of a stored study names, for its export: from
     the cache, or built again. InputRefused where that does not give what was measured."""
-    wanted = [w for w in variants_asked(study.space) if candidate.get(w.target) == str(w.variant)]
-    if not wanted:
+    asked_for = list(variants_asked(study.space))
+    if not asked_for:
         return model
+    wanted = [each for each in asked_for if candidate.get(each.target) == str(each.variant)]
     with ExitStack() as stack:
         workshop = _Workshop(study=study, model=model, at=at, stack=stack, builder=_builder(at))
         records = [_cached(at, stored, each) or workshop.record(each) for each in wanted]
     for record in records:
         _refuse_another(record, stored)
-    return place(model, _artefacts(study, model, records), at.models / "variants")
+    steps = {each.step for each in asked_for}
+    made = place(model, _artefacts(study, model, steps, records), at.models / "variants")
+    return _with_names(made, stored)
+
+
+def _with_names(model: ServedModel, stored: Sequence[VariantRecord], step: str = "") -> ServedModel:
+    """With all variants that the study had, by name alone where they are not at hand: the evidence
+    beside an export shows the configurations of other trials too."""
+    named = {
+        str(each.variant): Artefact(variant=each.variant, path=Path(each.file))
+        for each in stored
+        if each.step == step and each.usable
+    }
+    steps = {name: _with_names(part, stored, name) for name, part in model.composing.items()}
+    return replace(model, artefacts={**named, **model.artefacts}, composing=steps)
 
 
 def _cached(at: Place, stored: Sequence[VariantRecord], wanted: Wanted) -> VariantRecord | None:
@@ -418,14 +437,14 @@ def _part(model: ServedModel, step: str) -> ServedModel:
 
 # -------------------------------------------------------------------------------------- placing
 def _artefacts(
-    study: Study, model: ServedModel, records: Sequence[VariantRecord]
+    study: Study, model: ServedModel, steps: Collection[str], records: Sequence[VariantRecord]
 ) -> Mapping[str, Sequence[Artefact]]:
-    """By step, the model's own first: it is what the configuration found serves, asked for or
-    not."""
-    found: dict[str, list[Artefact]] = {}
+    """Of each of the steps, the model's own first: it is what the configuration found serves, asked
+    for or not."""
+    gpus = gpus_of(study.server)
+    found = {step: _own_artefacts(_part(model, step), gpus) for step in steps}
     for record in records:
-        part = _part(model, record.step)
-        mine = found.setdefault(record.step, _own_artefacts(part, gpus_of(study.server)))
+        mine = found[record.step]
         if record.usable and all(each.variant != record.variant for each in mine):
             file = Path(record.file)
             mine.append(Artefact(variant=record.variant, path=file, beside=_beside(file)))
