@@ -291,7 +291,6 @@ class _Workshop:
             reason = reason or "there is no file that it could be built from"
             self.at.say(f"variant {wanted} is left out: {reason}")
             return VariantRecord(variant=wanted.variant, step=wanted.step, refused=reason)
-        self.at.say(f"variant {wanted}: building")
         record = self.builder.build(self._request(wanted, part, source))
         said = f"left out: {record.refused}" if record.refused else _built(record)
         self.at.say(f"variant {wanted}: {said}")

@@ -16,7 +16,13 @@ from autotune.adapters.triton.artefacts import variant_in_service
 from autotune.adapters.triton.repository import ServedModel, from_onnx
 from autotune.adapters.variants.request import BuildRequest
 from autotune.adapters.variants.running import Runner
-from autotune.bootstrap.variants import Place, Prepared, prepare_variants, restricted
+from autotune.bootstrap.variants import (
+    Place,
+    Prepared,
+    prepare_one,
+    prepare_variants,
+    restricted,
+)
 from autotune.core.errors import InputRefused
 from autotune.core.study import Launch, Study
 from autotune.core.variants import Variant, VariantRecord
@@ -222,3 +228,37 @@ def test_a_condition_on_a_variant_that_left_never_holds() -> None:
     refused = VariantRecord(variant=Variant.parse(BYTE), refused="too inaccurate")
     left = restricted(space, [refused])
     assert list(left.candidates()) == [Candidate({"variant": OWN})]
+
+
+# ------------------------------------------------------------------------- for a stored study
+def stored(**changes: Any) -> VariantRecord:
+    return VariantRecord(**{"variant": Variant.parse(HALF), "digest": "0" * 64, **changes})
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(
+        cache_dir=tmp_path / "cache", work=tmp_path, models=tmp_path / "run", say=lambda _: None
+    )
+
+
+def test_the_model_s_own_variant_can_be_exported_though_it_is_in_no_space(
+    model: ServedModel, asked: Any, place: Place
+) -> None:
+    study, own = asked([HALF]), Candidate({"variant": OWN, "max_batch_size": 1})
+    found = prepare_one(study, model, place, candidate=own, stored=[stored()])
+    assert found.artefacts[OWN].own
+    assert HALF in found.artefacts, "the evidence shows the other trials' configurations too"
+
+
+def test_a_variant_is_built_again_for_an_export_and_refused_if_it_is_another(
+    model: ServedModel, asked: Any, place: Place
+) -> None:
+    study, half = asked([OWN, HALF]), Candidate({"variant": HALF, "max_batch_size": 1})
+    again = prepare_one(study, model, place, candidate=half, stored=[stored(digest="")])
+    artefact = again.artefacts[HALF]
+    assert artefact.path.is_file()
+    assert artefact.path.is_relative_to(place.cache_dir)
+    with pytest.raises(InputRefused, match="would not be what the study measured") as refused:
+        prepare_one(study, model, place, candidate=half, stored=[stored()])
+    assert "not 000000000000" in str(refused.value)
