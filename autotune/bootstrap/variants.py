@@ -263,7 +263,7 @@ def restricted(space: Space, records: Sequence[VariantRecord]) -> Space:
             ]
             raise InputRefused(
                 f"none of the values of {parameter.target} can be measured here",
-                value="\n    " + "\n    ".join(reasons),
+                next_step="\n  ".join(reasons),
             )
     return replace(space, parameters=tuple(kept))
 
