@@ -18,12 +18,14 @@ from search_spaces.candidate import Candidate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "emulated" / "models"
 MODEL = "accelerator"
+BATCH_MS = "1:7.2, 16:43.2"
 
 
 @contextmanager
 def emulated_server(folder: Path) -> Iterator[Server]:
     """The server with the model loaded: batches up to 16, no delay, one instance."""
     served = from_repository(EXAMPLE, MODEL, folder / "work")
+    served.config.parameters["batch_ms"].string_value = BATCH_MS
     servers = Servers(cache_dir=Settings.from_environment().cache_dir, work_dir=folder / "logs")
     server = servers.tuned(ServerSpec(), served)
     try:
