@@ -159,7 +159,11 @@ class ByVariant:
 
 
 def output_check(
-    model: ServedModel, tolerance: Tolerance | None = None, *, joins: bool = True
+    model: ServedModel,
+    tolerance: Tolerance | None = None,
+    *,
+    joins: bool = True,
+    connect: Connect = HttpInfer,
 ) -> ByVariant:
     """The check of a model and its variants; ``tolerance`` and ``joins`` as `OnnxOutputCheck` says.
 
@@ -167,22 +171,22 @@ def output_check(
     computes otherwise than any runtime here could: of its answers only `BasicOutputCheck` is asked,
     and how good they are is the accuracy gate's to say.
     """
-    own: Check = BasicOutputCheck(tolerance)
-    if model.onnx is not None:
-        own = OnnxOutputCheck(model.onnx, tolerance, joins=joins)
+
+    def of(onnx: Path | None, allowed: Tolerance | None) -> Check:
+        if onnx is None:
+            return BasicOutputCheck(allowed, connect=connect)
+        return OnnxOutputCheck(onnx, allowed, joins=joins, connect=connect)
+
+    def of_artefact(artefact: Artefact) -> Check:
+        on_cpu = artefact.variant.engine is Engine.ONNXRUNTIME
+        given = tolerance or Tolerance()
+        if given == Tolerance():
+            given = _LOOSER.get(artefact.variant.precision, given)
+        return of(artefact.path if on_cpu else None, given)
+
     others = {name: each for name, each in model.artefacts.items() if not each.own}
-    return ByVariant(
-        own, {name: _check_of(each, tolerance, joins) for name, each in others.items()}
-    )
-
-
-def _check_of(artefact: Artefact, tolerance: Tolerance | None, joins: bool) -> Check:
-    given = tolerance or Tolerance()
-    if artefact.variant.engine is not Engine.ONNXRUNTIME:
-        return BasicOutputCheck(given)
-    if given == Tolerance():
-        given = _LOOSER.get(artefact.variant.precision, given)
-    return OnnxOutputCheck(artefact.path, given, joins=joins)
+    checks = {name: of_artefact(each) for name, each in others.items()}
+    return ByVariant(of(model.onnx, tolerance), checks)
 
 
 _LOOSER = {
