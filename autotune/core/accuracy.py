@@ -29,10 +29,12 @@ UserScore: TypeAlias = Callable[[Sequence[Answer], Sequence[Any] | None], float]
 # ---------------------------------------------------------------------------- built-in metrics
 def top1(output: Array, wanted: Array) -> float:
     """Whether the largest values stand at the same places of the last axis: their share. ``wanted``
-    is an output of the same shape, or the places themselves, as whole numbers."""
-    if wanted.dtype.kind in "iu" and wanted.shape != output.shape:
-        return _share(np.argmax(output, axis=-1).reshape(-1), wanted.reshape(-1))
-    return _share(np.argmax(output, axis=-1), np.argmax(wanted, axis=-1))
+    is an output of the same shape, or the places themselves: whole numbers from 0, be they written
+    as integers, floating-point numbers or texts."""
+    largest = _largest(output)
+    if wanted.shape == output.shape:
+        return _share(largest, _largest(wanted))
+    return _share(largest.reshape(-1), _places(wanted, output.shape[-1]).reshape(-1))
 
 
 def text_match(output: Array, wanted: Array) -> float:
@@ -43,7 +45,7 @@ def text_match(output: Array, wanted: Array) -> float:
 def cosine(output: Array, wanted: Array) -> float:
     """The cosine of the angle between the two, taken as vectors. Vectors of zeros, which have no
     direction, fit only each other."""
-    a, b = _vector(output), _vector(wanted)
+    a, b = _vectors(output, wanted)
     lengths = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
     if lengths == 0:
         return float(not a.any() and not b.any())
@@ -52,7 +54,7 @@ def cosine(output: Array, wanted: Array) -> float:
 
 def relative_error(output: Array, wanted: Array) -> float:
     """1 less the distance of the two, as a share of the wanted one's length."""
-    a, b = _vector(output), _vector(wanted)
+    a, b = _vectors(output, wanted)
     length = float(np.linalg.norm(b))
     distance = float(np.linalg.norm(a - b))
     return 1 - (distance / length if length else distance)
@@ -67,6 +69,9 @@ METRICS: Mapping[str, Metric] = {
 """Every built-in metric by its name in study files."""
 ROUNDING = 1e-9
 """A drop below this is the metric's own arithmetic: the source's against itself comes to 1e-16."""
+_WORST = -1e9
+"""Stands for an infinite error, so that a drop is a number."""
+_WIDEST = 80
 ONE_OUTPUT = frozenset({"top1", "text_match"})
 """Metrics that mean something for one output alone; others take the worst of several."""
 
@@ -85,13 +90,15 @@ class Accuracy:
 
     def drop(self, answers: Sequence[Answer], source: Sequence[Answer]) -> float:
         """By how much ``answers`` are worse than the ``source`` model's on the same requests, in
-        the same order. InputRefused where the two, or the right answers, do not belong together.
+        the same order: at least the share of requests with NaN where the source has none.
+        InputRefused where the two, or the right answers, do not belong together.
         """
         self._require_alike(answers, source)
         if self.function is not None:
             worse = self.function(source, self.expected) - self.function(answers, self.expected)
         else:
             worse = max(self._output_drop(name, answers, source) for name in self._outputs(source))
+        worse = max(worse, _lost(answers, source))
         return worse if worse > ROUNDING else 0.0
 
     def _output_drop(self, name: str, answers: Sequence[Answer], source: Sequence[Answer]) -> float:
@@ -99,7 +106,17 @@ class Accuracy:
         if self.expected is None:
             return 1 - self._mean(name, given, own)
         wanted = [np.asarray(each) for each in self.expected]
-        return self._mean(name, own, wanted) - self._mean(name, given, wanted)
+        right = self._mean(name, own, wanted)
+        if right == 0 and self.metric in ONE_OUTPUT:
+            raise InputRefused(
+                "accuracy.expected holds no answer that the source model gives: nothing could be"
+                " lost of that, and every variant would pass",
+                value=f"{self.metric} of output {name!r}: for the first request it wants"
+                f" {_short(wanted[0])}, and the output is {_short(own[0])}",
+                next_step="Write the answers as the model gives them (top1: places counted from 0,"
+                " text_match: the very texts), in the order of the requests.",
+            )
+        return right - self._mean(name, given, wanted)
 
     def _mean(self, name: str, outputs: Sequence[Array], wanted: Sequence[Array]) -> float:
         metric = METRICS[self.metric]
@@ -111,8 +128,12 @@ class Accuracy:
                 next_step="Name another output (accuracy.output), another metric, or expected"
                 " answers of the output's own shape.",
             ) from error
-        # A NaN is no answer at all.
-        return float(np.mean(np.nan_to_num(values, nan=0.0)))
+        # A NaN is no answer at all, though argmax takes it for the largest value.
+        real = [
+            0.0 if _nan(o) or np.isnan(v) else max(v, _WORST)
+            for o, v in zip(outputs, values, strict=True)
+        ]
+        return float(np.mean(real))
 
     def _outputs(self, source: Sequence[Answer]) -> list[str]:
         names = sorted(source[0])
@@ -145,16 +166,63 @@ class Accuracy:
             )
 
 
+# ------------------------------------------------------------------------------------ values
+def _lost(answers: Sequence[Answer], source: Sequence[Answer]) -> float:
+    """The share of requests that are answered with NaN where the source has none."""
+    lost = [
+        any(_nan(array) and not _nan(own[name]) for name, array in given.items() if name in own)
+        for given, own in zip(answers, source, strict=True)
+    ]
+    return float(np.mean(lost))
+
+
+def _nan(values: Array) -> bool:
+    return values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def _largest(values: Array) -> Array:
+    _require_numbers(values)
+    if not values.ndim or values.shape[-1] < 2:
+        raise ValueError(f"there is no largest of one value, and its shape is {list(values.shape)}")
+    return np.asarray(np.argmax(values, axis=-1))
+
+
+def _places(wanted: Array, size: int) -> Array:
+    try:
+        numbers = wanted.astype(np.float64)
+    except (ValueError, TypeError):
+        numbers = np.asarray(np.nan)
+    wrong = ~((numbers >= 0) & (numbers < size) & (numbers == np.floor(numbers)))
+    if wrong.any():
+        raise ValueError(f"it takes places from 0 to {size - 1}, not {_short(wanted)}")
+    return numbers.astype(np.int64)
+
+
 def _share(one: Array, other: Array) -> float:
     if one.shape != other.shape:
         raise ValueError(f"{one.size} places against {other.size}")
     return float(np.mean(one == other))
 
 
+def _vectors(output: Array, wanted: Array) -> tuple[Array, Array]:
+    if output.size != wanted.size:
+        raise ValueError(f"{output.size} values against {wanted.size}")
+    return _vector(output), _vector(wanted)
+
+
 def _vector(values: Array) -> Array:
+    _require_numbers(values)
+    return values.astype(np.float64).reshape(-1)
+
+
+def _require_numbers(values: Array) -> None:
     if values.dtype.kind not in "fiub":
         raise TypeError("it takes numbers, not texts")
-    return values.astype(np.float64).reshape(-1)
+
+
+def _short(values: Array) -> str:
+    text = np.array2string(values, threshold=8, separator=", ")
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
 
 
 def _text(value: object) -> str:

@@ -73,6 +73,64 @@ def test_an_answer_of_nan_agrees_with_nothing() -> None:
     assert Accuracy(metric="cosine").drop(lost, SOURCE) == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("expected", [None, [2, 0, 1, 2]])
+def test_the_largest_of_nan_is_no_right_answer(expected: list[int] | None) -> None:
+    """`np.argmax` takes NaN for the largest value of all: class 0 here, which request 1 wants."""
+    lost = answers(*[[np.nan] * 3] * 4)
+    assert Accuracy(metric="top1", expected=expected).drop(lost, SOURCE) == 1
+
+
+def test_nan_in_any_output_is_a_loss_whatever_the_metric_looks_at() -> None:
+    source = [{"y": np.array([3.0, 4.0]), "z": np.array([1.0])}] * 2
+    lost = [source[0], {**source[1], "z": np.array([np.nan])}]
+    assert Accuracy(metric="cosine", output="y").drop(lost, source) == 0.5
+    blind = Accuracy(metric="own", function=lambda _, __: 1.0)
+    assert blind.drop(lost, source) == 0.5
+    assert blind.drop(lost, lost) == 0, "the source's own"
+
+
+def test_an_infinite_error_is_a_drop_that_can_be_stored() -> None:
+    drop = Accuracy(metric="relative_error").drop(answers(*[[np.inf, 0, 0]] * 4), SOURCE)
+    assert 1 < drop < np.inf
+
+
+@pytest.mark.parametrize(
+    "right",
+    [[2, 0, 1, 2], [2.0, 0.0, 1.0, 2.0], ["2", "0", "1", "2"], [[2], [0], [1], [2]]],
+    ids=["integers", "floats", "texts", "lists"],
+)
+def test_places_are_whole_numbers_however_they_are_written(right: list[Any]) -> None:
+    accuracy = Accuracy(metric="top1", expected=right)
+    assert accuracy.drop(SOURCE, SOURCE) == 0
+    assert accuracy.drop(answers(*[[1, 9, 2]] * 4), SOURCE) == 0.75
+
+
+@pytest.mark.parametrize("label", ["cat", 0.5, -1, 3, np.nan, "", [0, 1]], ids=repr)
+def test_what_is_no_place_is_refused_rather_than_taken_for_class_0(label: Any) -> None:
+    with pytest.raises(InputRefused, match="top1 cannot compare output 'y'"):
+        Accuracy(metric="top1", expected=[label]).drop(SOURCE[:1], SOURCE[:1])
+
+
+@pytest.mark.parametrize("output", [[7.0], 7.0], ids=["one value", "no axis"])
+def test_the_largest_of_one_value_is_refused(output: Any) -> None:
+    with pytest.raises(InputRefused, match="no largest of one value"):
+        Accuracy(metric="top1").drop(answers(output), answers(output))
+
+
+def test_vectors_of_other_sizes_are_not_compared() -> None:
+    with pytest.raises(InputRefused, match="3 values against 1"):
+        Accuracy(metric="relative_error", expected=[1.0]).drop(SOURCE[:1], SOURCE[:1])
+
+
+def test_right_answers_that_the_source_never_gives_could_not_be_lost() -> None:
+    with pytest.raises(InputRefused, match="every variant would pass") as refused:
+        Accuracy(metric="text_match", expected=["a ", "b "]).drop(texts("x", "y"), texts("a", "b"))
+    assert "'a '" in str(refused.value)
+    counted_from_1 = Accuracy(metric="top1", expected=[1, 1])
+    with pytest.raises(InputRefused, match="every variant would pass"):
+        counted_from_1.drop(answers([9, 1, 2], [9, 1, 2]), answers([9, 1, 2], [9, 1, 2]))
+
+
 def test_of_several_outputs_the_worst_counts_or_one_is_named() -> None:
     source = [{"a": np.array([3.0, 4.0]), "b": np.array([3.0, 4.0])}]
     given = [{"a": np.array([3.0, 4.0]), "b": np.array([3.0, 0.0])}]
