@@ -140,6 +140,27 @@ def test_bf16_on_the_cpu_is_simulated_and_never_served(source: Path, tmp_path: P
 
 
 # ---------------------------------------------------------------- what is refused
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.TF32])
+def test_a_source_in_fp16_does_not_become_fp32_by_its_name(
+    source: Path, tmp_path: Path, precision: Precision
+) -> None:
+    half = VariantBuilder(tmp_path).build(request_of(source, FP16))
+    request = request_of(Path(half.file), Variant(Engine.ONNXRUNTIME_CUDA, precision))
+    record = VariantBuilder(tmp_path).build(request)
+    assert record.refused.startswith("the source's weights are fp16")
+    assert record.file == ""
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8])
+def test_a_source_that_is_quantized_already_is_no_source_of_variants(
+    source: Path, tmp_path: Path, precision: Precision
+) -> None:
+    quantized = VariantBuilder(tmp_path).build(request_of(source))
+    request = request_of(Path(quantized.file), Variant(Engine.ONNXRUNTIME_CUDA, precision))
+    record = VariantBuilder(tmp_path).build(request)
+    assert record.refused.startswith("the source is quantized already (int8)")
+
+
 def test_calibration_without_data_is_refused_with_what_to_give(
     source: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from enum import StrEnum
 from pathlib import Path
 
+from autotune.adapters.triton.precision import precision_of
 from autotune.adapters.variants import calibrated, graphs, half
 from autotune.adapters.variants.gate import Judged
 from autotune.adapters.variants.made import Made
@@ -21,6 +22,10 @@ SIMULATED = (
     "ONNX Runtime's CPU provider computes nothing in bfloat16: the accuracy is that of a simulation"
     " by casts, which is slower than fp32 and is not served"
 )
+
+
+_WHOLE = (Precision.FP32, Precision.TF32)
+_QUANTIZED = (Precision.INT8, Precision.FP8)
 
 
 class Recipe(StrEnum):
@@ -67,12 +72,29 @@ def make(task: Task, folder: Path) -> Made:
     """The variant's graph in ``folder``, judged. What fails is told in the result; the source must
     be readable."""
     recipe = recipe_of(task.request.variant)
+    if lost := lost_in(task.request.source, task.request.variant.precision):
+        return Made(refused=lost)
     if recipe is Recipe.SOURCE:
         return _source(task)
     target = folder / f"{recipe}.onnx"
     if recipe in _FORMS:
         return calibrated.make(task, _FORMS[recipe], target)
     return _Half(task, recipe).make(target)
+
+
+def lost_in(source: Path, precision: Precision) -> str:
+    """Why an ONNX file cannot become that precision: its weights hold less already. Empty where it
+    can."""
+    held = precision_of(source)
+    if held in _QUANTIZED:
+        return (
+            f"the source is quantized already ({held}): give the model that it was made from, in"
+            " fp32"
+        )
+    if precision not in _WHOLE or held is Precision.FP32:
+        return ""
+    told = f"the source's weights are {held}" if held else "the source has no weights in fp32"
+    return f"{told}: as {precision} it would be the same file under another name"
 
 
 def _source(task: Task) -> Made:

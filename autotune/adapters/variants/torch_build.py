@@ -22,6 +22,7 @@ import re
 import shutil
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -59,10 +60,10 @@ def build(order: Mapping[str, Any], torch: Any) -> dict[str, Any]:
         raise Refused("there is no request to try the model on")
     source, artefact = Path(order["source"]), Path(order["artefact"])
     precision = order["precision"]
+    module, names = _loaded(torch, source, precision, requests[0])
     if source.suffix == ".pt" and precision == "fp32":
         shutil.copyfile(source, artefact)
     else:
-        module, names = _loaded(torch, source, precision, requests[0])
         torch.jit.save(_edged(torch, module, names, precision), str(artefact))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     answers = _run(torch, artefact, requests, device)
@@ -87,16 +88,19 @@ def _loaded(torch: Any, source: Path, precision: str, request: Request) -> tuple
     dtype = getattr(torch, _LOW.get(precision, "float32"))
     if source.suffix != ".pt2":
         try:
-            module = torch.jit.load(str(source), map_location="cpu").eval().to(dtype)
+            module = torch.jit.load(str(source), map_location="cpu").eval()
         except RuntimeError as error:
             raise Refused(f"PyTorch cannot load {source.name}: {_first(error)}") from error
-        return module, _arguments(module)
-    return _traced(torch, source, dtype, request)
+        _require_held(module, str(module.inlined_graph), precision)
+        return module.to(dtype), _arguments(module)
+    return _traced(torch, source, precision, request)
 
 
-def _traced(torch: Any, source: Path, dtype: Any, request: Request) -> tuple[Any, list[str]]:
+def _traced(torch: Any, source: Path, precision: str, request: Request) -> tuple[Any, list[str]]:
     """An exported program as TorchScript: its graph, followed on a batch of two requests."""
+    dtype = getattr(torch, _LOW.get(precision, "float32"))
     module = _exported(torch, source)
+    _require_held(module, str(module.graph), precision)
     names = list(inspect.signature(module.forward).parameters)
     ordered = _ordered(request, names)
     example = [_cast(tensor, dtype) for tensor in _tensors(torch, [ordered, ordered])]
@@ -119,6 +123,22 @@ def _traced(torch: Any, source: Path, dtype: Any, request: Request) -> tuple[Any
             f"{source.name} does not become TorchScript ({_first(error)}): save the model as"
             " TorchScript, model.pt, instead"
         ) from error
+
+
+def _require_held(module: Any, graph: str, precision: str) -> None:
+    """Refused where the result would not be of the precision that it is called: most of the
+    source's weights are of another type than fp32, or the ``graph``, as text, is quantized."""
+    if "quantized::" in graph or "quantized_decomposed" in graph:
+        raise Refused("the source is quantized already: give the model that it was made from")
+    held: Counter[str] = Counter()
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            held[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    most = max(held, key=lambda name: held[name], default="float32")
+    if precision == "fp32" and most != "float32":
+        raise Refused(
+            f"the source's weights are {most}: as fp32 it would be the same under another name"
+        )
 
 
 def _follow_sizes(torch: Any, module: Any) -> None:
