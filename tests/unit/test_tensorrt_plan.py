@@ -228,6 +228,21 @@ def test_a_builder_that_hangs_is_ended_at_its_deadline(
     assert time.monotonic() - began < 20
 
 
+def test_a_builder_that_cannot_write_says_nothing_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = """
+        import sys
+        from autotune.adapters.variants import tensorrt_build
+        sys.exit(tensorrt_build.main([sys.argv[1], "/dev/full"]))
+    """
+    (tmp_path / "builder_of_a_full_disk.py").write_text(textwrap.dedent(builder))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    order = {"bindings": "no_such_bindings"}
+    with pytest.raises(OSError, match=r"cannot go on: OSError: \[Errno 28\] No space left"):
+        build_apart("builder_of_a_full_disk", order, tmp_path, deadline_s=60)
+
+
 # ------------------------------------------------------------------------------ as a study uses it
 def request(variant: str) -> BuildRequest:
     return BuildRequest(

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from autotune.adapters.variants import graphs
+from autotune.adapters.variants import calibrated, graphs
 from autotune.adapters.variants.builder import VariantBuilder
 from autotune.adapters.variants.made import Made, Say
 from autotune.adapters.variants.request import BuildRequest, Outputs
@@ -209,6 +212,42 @@ def test_a_metric_that_cannot_be_used_is_the_users_error(source: Path, tmp_path:
     assert not [entry for entry in (tmp_path / "variants").iterdir() if entry.is_dir()]
 
 
+@contextlib.contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """To a writer, the same as a full disk: an OSError in the middle of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("variant", "size"),
+    [(FP16, 2_000), (INT8, 2_000), (INT8, 8_000)],
+    ids=["converting", "preparing", "calibrating"],
+)
+def test_a_full_disk_is_not_taken_for_a_model_that_cannot_be_built(
+    source: Path, tmp_path: Path, variant: Variant, size: int
+) -> None:
+    request = request_of(source, variant)
+    with no_file_above(size), pytest.raises(OSError, match="File too large"):
+        VariantBuilder(tmp_path).build(request)
+    assert VariantBuilder(tmp_path).build(request).usable
+
+
+def test_a_disk_that_is_full_while_quantizing_is_not_taken_for_a_failed_attempt(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(calibrated, "quantized", full)
+    with pytest.raises(OSError, match="No space left"):
+        VariantBuilder(tmp_path).build(request_of(source))
+
+
 # ---------------------------------------------------------------- the cache
 def test_what_was_built_is_taken_from_the_cache_with_its_whole_record(
     source: Path, tmp_path: Path
@@ -227,6 +266,18 @@ def test_an_entry_whose_file_was_changed_is_built_again(source: Path, tmp_path: 
     again = VariantBuilder(tmp_path).build(request_of(source, FP16))
     assert not again.cached
     assert Path(again.file).read_bytes() == content
+
+
+def test_what_was_refused_for_want_of_time_is_not_kept(tmp_path: Path) -> None:
+    delicate = network(tmp_path / "delicate.onnx", delicate=True)
+    request = request_of(delicate, limit=0.05)
+    hurried = VariantBuilder(tmp_path, search_s=0.0).build(request)
+    assert hurried.refused.startswith("accuracy drop")
+    assert any("the time was up" in note for note in hurried.notes)
+    given_time = VariantBuilder(tmp_path).build(request)
+    assert given_time.usable
+    assert not given_time.cached
+    assert VariantBuilder(tmp_path, search_s=0.0).build(request).cached, "what passed is"
 
 
 @pytest.mark.parametrize("spoiled", ["", "{}", '{"record": {}, "files": {}}'])

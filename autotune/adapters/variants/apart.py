@@ -7,9 +7,11 @@ none of that may end the study. What goes wrong there is told as a refusal, with
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ def build_apart(
     The order, the answer and the log stand in ``folder``. An answer with the key ``refused`` says
     why there is no artefact; so does the one that is made up here for a process that died, hung
     longer than ``deadline_s`` or answered nothing. It ends with this process, whatever ends that.
+    OSError where it could not read or write (`exit_status`): that says nothing of the model.
     """
     for name in (ANSWER, LOG):
         (folder / name).unlink(missing_ok=True)
@@ -42,7 +45,21 @@ def build_apart(
             return _refused(f"the builder was not done within {deadline_s:.0f} s", folder)
     finally:
         child.kill()
-    return _answer(folder) or _refused(f"the builder {child.ending()}", folder)
+    ending = child.ending()
+    if ending.endswith(f"exit status {os.EX_IOERR}"):
+        raise OSError(f"the builder cannot go on: {tail(folder / LOG, 1)}")
+    return _answer(folder) or _refused(f"the builder {ending}", folder)
+
+
+def exit_status(build: Callable[[], None]) -> int:
+    """Of a builder's process. A disk that is full, a file that may not be read: `build_apart` tells
+    them from a model that cannot be built."""
+    try:
+        build()
+    except OSError:
+        traceback.print_exc()
+        return os.EX_IOERR
+    return 0
 
 
 def _answer(folder: Path) -> dict[str, Any] | None:

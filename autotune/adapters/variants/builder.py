@@ -214,12 +214,14 @@ def _has_vnni() -> bool:
 def _record(
     request: BuildRequest, digest: str, tools: Mapping[str, str], made: Made, seconds: float
 ) -> VariantRecord:
-    files = () if made.file is None else (made.file, *made.beside)
+    # What was refused for want of time is not kept: given more, on a quieter machine, it may pass.
+    file = None if made.refused and made.hurried else made.file
+    files = () if file is None else (file, *made.beside)
     return VariantRecord(
         variant=request.variant,
         step=request.step,
         digest=digest,
-        file="" if made.file is None else str(made.file),
+        file="" if file is None else str(file),
         size_mb=sum(f.stat().st_size for f in files) / 1e6 if files else None,
         seconds=seconds,
         accuracy_drop=made.accuracy_drop,

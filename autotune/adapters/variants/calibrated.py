@@ -46,6 +46,8 @@ def make(task: Task, form: Form, target: Path) -> Made:
         feeds = Runner(prepared.path).feed
         samples = request.calibration_samples[: request.calibration.samples]
         calibrator = Calibrator(prepared, form, [feeds(one) for one in samples], task.scratch)
+    except OSError:  # a full disk says nothing of the model
+        raise
     except Exception as error:  # noqa: BLE001 - ONNX and ONNX Runtime raise bare exceptions
         return Made(refused=f"the graph cannot be prepared: {told(error)}", notes=tuple(notes))
     search = _Search(task, form, request.calibration, prepared, calibrator)
@@ -73,6 +75,7 @@ class _Search:
             limited=task.request.limit is not None,
             optimize=self._optimize if form is Form.CPU else None,
         )
+        self._hurried = False
         self.notes: list[str] = []
 
     def run(self) -> None:
@@ -92,6 +95,8 @@ class _Search:
             self._task.say(f"calibrating, {method}")
             try:
                 self._ranges[method] = self._calibrator.ranges(method)
+            except OSError:  # a full disk says nothing of the model
+                raise
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises bare exceptions
                 self._fail(str(method), started, f"it cannot be calibrated: {told(error)}")
                 continue
@@ -138,6 +143,7 @@ class _Search:
                 if self._task.clock() > until:
                     most = max(len(tried.way.groups) for tried in self._ledger.tried)
                     self._note(f"at most {layers(most)} left out: the time was up")
+                    self._hurried = True
                     return
                 self._try(dataclasses.replace(each, groups=tuple(worst[:count])))
                 if self._good_enough():
@@ -155,6 +161,7 @@ class _Search:
         now = self._task.clock()
         worst, note = search.ranked(now + (until - now) / 2)
         self._note(note)
+        self._hurried = bool(note)
         return worst
 
     def _try(self, way: Way, started: float | None = None) -> Tried | None:
@@ -164,6 +171,8 @@ class _Search:
         try:
             quantized(self._prepared, self._ranges[way.method], way.quantization, path)
             Runner(path)
+        except OSError:  # a full disk says nothing of the model
+            raise
         except Exception as error:  # noqa: BLE001 - ONNX Runtime raises bare exceptions
             self._fail(way.words, started, f"it cannot be quantized: {told(error)}")
             if not way.how.per_channel:
@@ -207,6 +216,7 @@ class _Search:
             accuracy_drop=kept.judged.drop,
             refused=refused,
             attempts=self._ledger.attempts(kept),
+            hurried=self._hurried,
             notes=tuple(dict.fromkeys((*self.notes, *kept.final.notes))),
         )
 

@@ -117,6 +117,8 @@ def _answers(
     """The answers to all samples, or why there are none."""
     try:
         runner = Runner(path, optimized=optimized)
+    except OSError:
+        raise
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no base of their own
         return Judged(refused=f"ONNX Runtime cannot load it: {told(error)}")
     if changed := _changed(source, runner):

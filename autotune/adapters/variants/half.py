@@ -65,6 +65,8 @@ def to_bf16(model: Any, *, ops: Collection[str] = ()) -> tuple[Any, str]:
     try:
         with quiet():
             model = graphs.raised(model, _BF16_OPSET)
+    except OSError:  # a full disk says nothing of the model
+        raise
     except Exception:  # noqa: BLE001 - ONNX's converter raises bare exceptions
         note = f"the opset stays {graphs.opset(model)}, which declares no bfloat16 convolution"
     source = onnx.ModelProto()

@@ -19,7 +19,8 @@ class Made:
 
     ``file`` is the artefact and ``beside`` the files of weights that belong to it, all in the
     folder that was given (None: there is none, and ``refused`` says why; a refused artefact may be
-    there as well). ``accuracy_drop`` is what the gate found (None: not measured).
+    there as well). ``accuracy_drop`` is what the gate found (None: not measured). ``hurried``: the
+    clock ended the search, and a longer one may find a better artefact.
     """
 
     file: Path | None = None
@@ -28,6 +29,7 @@ class Made:
     refused: str = ""
     attempts: tuple[Attempt, ...] = ()
     notes: tuple[str, ...] = ()
+    hurried: bool = False
 
 
 class EngineBuilder(Protocol):

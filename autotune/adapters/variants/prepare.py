@@ -46,6 +46,8 @@ def prepare(source: Path, folder: Path, opset: int) -> Prepared:
             newer = graphs.raised(model, opset)
             graphs.save(newer, raw)
             Runner(raw)
+        except OSError:  # a full disk says nothing of the model
+            raise
         except Exception as error:  # noqa: BLE001 - ONNX's converter raises bare exceptions
             notes.append(
                 f"the opset stays {graphs.opset(model)}: it cannot be raised to {opset}"
@@ -77,6 +79,8 @@ def _preprocess(raw: Path, path: Path) -> list[str]:
                     **options,
                 )
             Runner(path)
+        except OSError:  # a full disk says nothing of the model
+            raise
         except Exception as error:  # noqa: BLE001 - it raises whatever its parts raise
             failures.append(told(error, 120))
             continue

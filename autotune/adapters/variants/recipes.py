@@ -135,7 +135,7 @@ class _Half:
             try:
                 note = self._write(path, ops)
                 judged = self._judge(path, ops)
-            except AutotuneError:
+            except (AutotuneError, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - the converters raise bare exceptions
                 judged = Judged(refused=f"it cannot be converted: {told(error)}")
@@ -202,6 +202,8 @@ class _Half:
             try:
                 Runner(path)
                 break
+            except OSError:
+                raise
             except Exception as error:
                 blamed = [name for name in half.blamed_nodes(str(error)) if name not in nodes]
                 if last or not blamed:

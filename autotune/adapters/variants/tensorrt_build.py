@@ -25,6 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from autotune.adapters.variants.apart import exit_status
+
 Shape: TypeAlias = tuple[int, ...]
 Extents: TypeAlias = tuple[Shape, Shape, Shape]
 """An input's smallest, best and largest shape."""
@@ -38,14 +40,16 @@ class Refused(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    order_file, answer_file = map(Path, arguments)
+    return exit_status(lambda: _answer_to(*map(Path, arguments)))
+
+
+def _answer_to(order_file: Path, answer_file: Path) -> None:
     order = json.loads(order_file.read_text(encoding="utf-8"))
     try:
         answer = build(order, load_bindings(order.get("bindings", "tensorrt")))
     except Refused as refusal:
         answer = {"refused": str(refusal)}
     answer_file.write_text(json.dumps(answer, indent=1), encoding="utf-8")
-    return 0
 
 
 def load_bindings(name: str) -> Any:

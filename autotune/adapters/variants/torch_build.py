@@ -30,6 +30,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.adapters.variants.apart import exit_status
+
 Request: TypeAlias = dict[str, NDArray[Any]]
 
 _NOT_INSTALLED = "PyTorch is not installed: pip install triton-autotune[torch]"
@@ -43,14 +45,16 @@ class Refused(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    order_file, answer_file = map(Path, arguments)
+    return exit_status(lambda: _answer_to(*map(Path, arguments)))
+
+
+def _answer_to(order_file: Path, answer_file: Path) -> None:
     order = json.loads(order_file.read_text(encoding="utf-8"))
     try:
         answer = build(order, _torch())
     except Refused as refusal:
         answer = {"refused": str(refusal)}
     answer_file.write_text(json.dumps(answer, indent=1), encoding="utf-8")
-    return 0
 
 
 def build(order: Mapping[str, Any], torch: Any) -> dict[str, Any]:
