@@ -37,7 +37,7 @@ def read_python(wanted: Wanted, path: Path, seed: int) -> list[Sample]:
     """
     function = load_function(path, wanted.spec.function)
     where = f"{path}:{wanted.spec.function}"
-    with _users_own(path, where):
+    with users_own(path, where):
         answer = function(wanted.spec.count, seed)
         requests = list(answer) if _listed(answer) else None
     if requests is None:
@@ -53,7 +53,7 @@ def read_python(wanted: Wanted, path: Path, seed: int) -> list[Sample]:
 def load_function(path: Path, name: str) -> Callable[..., Any]:
     """A function of a Python file of the user's, which is run for it; its folder is importable
     meanwhile. InputRefused for a file that cannot be run or has no such function."""
-    with _users_own(path, str(path)):
+    with users_own(path, str(path)):
         module = _module(path)
     function = getattr(module, name, None)
     if callable(function):
@@ -91,7 +91,7 @@ def _importing_from(path: Path, function: Callable[..., Any]) -> Callable[..., A
 
 
 @contextmanager
-def _users_own(path: Path, where: str) -> Iterator[None]:
+def users_own(path: Path, where: str) -> Iterator[None]:
     """Runs the user's code: what it raises is refused, what it prints is kept off standard output,
     which is the tool's own."""
     try:

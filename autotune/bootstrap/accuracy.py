@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from autotune.core.accuracy import METRICS, Accuracy, Answer, UserScore
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.study import AccuracySpec, Study
-from loadgen.input_python import load_function
+from loadgen.input_python import load_function, users_own
 from loadgen.inputs import build_samples
 
 EXPECTED_KEY = "accuracy.expected"
@@ -56,7 +58,7 @@ def asked(study: Study, interface: ModelInterface) -> Asked:
                 "metric": spec.metric,
                 "output": spec.output,
                 "expected": None if spec.expected is None else _sha256(spec.expected),
-                "function": None if function is None else _sha256(_file_of(spec.metric)),
+                "function": None if function is None else _code_of(_file_of(spec.metric)),
             },
             sort_keys=True,
         ),
@@ -65,23 +67,27 @@ def asked(study: Study, interface: ModelInterface) -> Asked:
 
 # ------------------------------------------------------------------------ the user's function
 def _function(metric: str) -> UserScore:
-    path, _, name = metric.rpartition(":")
-    function = load_function(Path(path), name)
+    path, name = _file_of(metric), metric.rpartition(":")[2]
+    function = load_function(path, name)
+    where = f"the accuracy metric {name} of {path}"
 
     def score(outputs: Sequence[Answer], expected: Sequence[Any] | None) -> float:
-        given = [dict(each) for each in outputs]
+        # Copies: what it changes would be changed for every later variant.
+        given = [{key: array.copy() for key, array in each.items()} for each in outputs]
+        right = None if expected is None else copy.deepcopy(list(expected))
         try:
-            answer = function(given, None if expected is None else list(expected))
-            value = float(answer)
-        except Exception as error:
+            with users_own(path, where):
+                value = float(function(given, right))
+        except InputRefused as refused:
             raise InputRefused(
-                f"the accuracy metric {name} of {path} fails",
-                value=f"{type(error).__name__}: {error}",
-                next_step=f"it is called as {name}(outputs, expected) and returns a score, higher"
+                refused.rule,
+                value=refused.value,
+                next_step=refused.next_step
+                or f"it is called as {name}(outputs, expected) and returns a score, higher"
                 " is better; outputs holds a mapping from output name to array for each request",
-            ) from error
+            ) from refused
         if not math.isfinite(value):
-            raise InputRefused(f"the accuracy metric {name} of {path} gives no number", value=value)
+            raise InputRefused(f"{where} gives no number", value=value)
         return value
 
     return score
@@ -89,6 +95,14 @@ def _function(metric: str) -> UserScore:
 
 def _file_of(metric: str) -> Path:
     return Path(metric.rpartition(":")[0])
+
+
+def _code_of(path: Path) -> Mapping[str, str]:
+    """SHA-256 of the function's file and of all that it imports from its folder, by name."""
+    finder = ModuleFinder(path=[str(path.parent)])
+    finder.run_script(str(path))
+    found = {name: getattr(each, "__file__", None) for name, each in finder.modules.items()}
+    return {name: _sha256(Path(file)) for name, file in sorted(found.items()) if file}
 
 
 # -------------------------------------------------------------------------- the right answers
@@ -116,7 +130,8 @@ def _read(path: Path) -> Sequence[Any]:
         elif path.suffix == ".npy":
             answers = list(np.load(path, allow_pickle=False))
         elif path.suffix == ".txt":
-            answers = path.read_text(encoding="utf-8").splitlines()
+            # As an editor counts lines: `splitlines` ends them at a form feed, too.
+            answers = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         else:
             answers = None
     except (OSError, ValueError, TypeError) as error:

@@ -16,7 +16,7 @@ from autotune.adapters.triton.repository import ServedModel
 from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.models import served_model
 from autotune.bootstrap.stored import refuse_changed_model
-from autotune.bootstrap.variants import Place, Prepared, prepare_variants
+from autotune.bootstrap.variants import Before, Place, Prepared, prepare_variants
 from autotune.core.errors import AutotuneError
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import StudyRecord
@@ -33,7 +33,7 @@ from autotune.ports import (
 from autotune.settings import Settings
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
-from search_spaces.candidate import MAX_BATCH_SIZE
+from search_spaces.candidate import MAX_BATCH_SIZE, Candidate
 
 MACHINE_LOCK = "\0triton-autotune.measuring"
 
@@ -92,12 +92,21 @@ def prepare_model(study: Study, at: Surroundings, before: StudyRecord | None) ->
     return model
 
 
-def with_variants(study: Study, model: ServedModel, at: Surroundings) -> Prepared:
-    """The study and its model with the variants that may be measured; see `prepare_variants`."""
+def with_variants(
+    study: Study,
+    model: ServedModel,
+    at: Surroundings,
+    before: StudyRecord | None,
+    *,
+    only: Sequence[Candidate] | None = None,
+) -> Prepared:
+    """The study and its model with the variants that may be measured: those of the run ``before``,
+    if there was one; see `prepare_variants`."""
     place = Place(
         cache_dir=at.settings.cache_dir, work=at.work, models=at.work / "models", say=at.say
     )
-    return prepare_variants(study, model, place)
+    stored = () if before is None else at.store.variants(before.id)
+    return prepare_variants(study, model, place, before=Before(variants=stored, only=only))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def compare_stored(
             work=fresh_folder(settings.work_dir / f"{study.name}.compare"),
             listen=listen,
         )
-        comparisons = _runner(study, stored.record, pair, at).run()
+        comparisons = _runner(study, stored, pair, at).run()
         return Compared(
             study=study,
             record=stored.record,
@@ -66,9 +66,11 @@ def compare_stored(
 
 
 def _runner(
-    study: Study, record: StudyRecord, pair: tuple[Trial, Trial], at: Surroundings
+    study: Study, stored: StoredStudy, pair: tuple[Trial, Trial], at: Surroundings
 ) -> ComparisonRunner:
-    prepared = with_variants(study, prepare_model(study, at, record), at)
+    record, found = stored.record, stored.trials[0].candidate
+    served = (found, *(trial.candidate for trial in pair))
+    prepared = with_variants(study, prepare_model(study, at, record), at, record, only=served)
     bench = set_up(study, prepared.model, at)
     return ComparisonRunner(
         study=study,
@@ -83,6 +85,7 @@ def _runner(
         listen=at.listen,
         first=pair[0],
         second=pair[1],
+        in_service=found,
         gate=prepared.gate,
     )
 

@@ -101,7 +101,7 @@ def _refuse_inside(out: Path, **ours: Path | None) -> None:
 def _assemble(
     study: Study, at: Surroundings, out: Path, before: StudyRecord | None
 ) -> StudySession:
-    prepared = with_variants(study, prepare_model(study, at, before), at)
+    prepared = with_variants(study, prepare_model(study, at, before), at, before)
     study, model = prepared.study, prepared.model
     cores = machine.cores()
     baseline = configuration_in_service(study, model)

@@ -29,15 +29,15 @@ from autotune.core.capability import Hardware, impossible
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import Sample
 from autotune.core.study import Launch, Study
-from autotune.core.variants import Engine, Precision, Variant, VariantRecord
+from autotune.core.variants import Engine, Variant, VariantRecord
 from autotune.ports import AccuracyGate
+from autotune.studyfile.variants import CALIBRATED
 from loadgen.inputs import build_samples
 from search_spaces.candidate import MAX_BATCH_SIZE, VARIANT, Candidate, split_target
 from search_spaces.domain import Values
 from search_spaces.parameter import Parameter
 from search_spaces.space import Space
 
-CALIBRATED = frozenset({Precision.INT8, Precision.FP8})
 _TORCH_FILES = ("model.pt", "model.pt2")
 _PROFILED = frozenset({Engine.TENSORRT, Engine.ONNXRUNTIME_TENSORRT})
 
@@ -69,32 +69,49 @@ class Place:
     say: Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What an earlier run of the study came to: its variants, and the candidates that alone are to
+    be served again (None: any of the space's may be)."""
+
+    variants: Sequence[VariantRecord] = ()
+    only: Sequence[Candidate] | None = None
+
+
 def prepare_variants(
     study: Study,
     model: ServedModel,
     at: Place,
     *,
     builder: Builder | None = None,
+    before: Before | None = None,
 ) -> Prepared:
     """Build what the space asks for.
 
-    InputRefused where a parameter is left without any variant, each with its reason; where int8 or
-    fp8 is asked for without calibration data; for a remote server.
+    InputRefused where a parameter is left without any variant, each with its reason; for a remote
+    server; where a variant that was measured ``before`` cannot be had any more as it was: stored
+    measurements and new ones would be of two artefacts.
     """
-    wanted = list(variants_asked(study.space))
-    if not wanted:
-        return Prepared(study=study, model=model, gate=_gate_alone(study, model))
-    _refuse_unbuildable(study, model, wanted)
+    before = before or Before()
+    asked_for = list(variants_asked(study.space))
+    if not asked_for:
+        return Prepared(study=study, model=model)
+    _refuse_unbuildable(study, model, asked_for)
+    wanted = [each for each in asked_for if before.only is None or each.is_of(before.only)]
     with ExitStack() as stack:
         made = builder or _builder(at)
         workshop = _Workshop(study=study, model=model, at=at, stack=stack, builder=made)
         records = tuple(workshop.record(each) for each in wanted)
+        for record in records:
+            known = _stored(before.variants, record.target, record.variant)
+            if known is not None and known.usable:
+                _refuse_another(record, before.variants)
         space = restricted(study.space, records)
         return Prepared(
             study=replace(study, space=space),
             model=place(
                 model,
-                _artefacts(study, model, {each.step for each in wanted}, records),
+                _artefacts(study, model, {each.step for each in asked_for}, records),
                 at.models / "variants",
             ),
             variants=records,
@@ -115,10 +132,10 @@ def prepare_one(
     asked_for = list(variants_asked(study.space))
     if not asked_for:
         return model
-    wanted = [each for each in asked_for if candidate.get(each.target) == str(each.variant)]
+    wanted = [each for each in asked_for if each.is_of([candidate])]
     with ExitStack() as stack:
         workshop = _Workshop(study=study, model=model, at=at, stack=stack, builder=_builder(at))
-        records = [_cached(at, stored, each) or workshop.record(each) for each in wanted]
+        records = [_cached(at, stored, each, model) or workshop.record(each) for each in wanted]
     for record in records:
         _refuse_another(record, stored)
     steps = {each.step for each in asked_for}
@@ -138,20 +155,28 @@ def _with_names(model: ServedModel, stored: Sequence[VariantRecord], step: str =
     return replace(model, artefacts={**named, **model.artefacts}, composing=steps)
 
 
-def _cached(at: Place, stored: Sequence[VariantRecord], wanted: Wanted) -> VariantRecord | None:
+def _cached(
+    at: Place, stored: Sequence[VariantRecord], wanted: Wanted, model: ServedModel
+) -> VariantRecord | None:
     """What was built for the study, if it is still whole: its source and its data need not be read
-    again then."""
+    again then. What is the source file itself is no file of the cache, which can vouch for its own
+    alone: it is taken from the model, whose digest has been compared with the study's."""
     known = _stored(stored, wanted.target, wanted.variant)
     if known is None or not known.file:
         return None
     from autotune.adapters.variants.cache import VariantCache  # noqa: PLC0415
 
+    root = at.cache_dir / "variants"
     try:
-        found = VariantCache(root=at.cache_dir / "variants").get(known.digest, _missing)
+        found = VariantCache(root=root).get(known.digest, _missing)
     except _Missing:
         return None
-    whole = Path(found.file).is_file()
-    return replace(found, variant=wanted.variant, step=wanted.step) if whole else None
+    file: Path | None = Path(found.file)
+    if file is None or not file.is_relative_to(root):
+        file = _source(_part(model, wanted.step), wanted.variant)
+    if file is None or not file.is_file():
+        return None
+    return replace(found, variant=wanted.variant, step=wanted.step, file=str(file))
 
 
 class _Missing(Exception):
@@ -209,6 +234,10 @@ class Wanted:
     def target(self) -> str:
         return f"{self.step}.{VARIANT}" if self.step else VARIANT
 
+    def is_of(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether one of them serves it."""
+        return any(each.get(self.target) == str(self.variant) for each in candidates)
+
     def __str__(self) -> str:
         return f"{self.step}: {self.variant}" if self.step else str(self.variant)
 
@@ -232,14 +261,6 @@ def _refuse_unbuildable(study: Study, model: ServedModel, wanted: Sequence[Wante
             "variants cannot be put into a remote server's own repository",
             value=str(wanted[0]),
             next_step="tune them on a server that autotune starts: launch embedded, binary, docker",
-        )
-    uncalibrated = [str(each) for each in wanted if each.variant.precision in CALIBRATED]
-    if uncalibrated and study.calibration is None:
-        raise InputRefused(
-            "int8 and fp8 are calibrated on samples like those in service, and the study names"
-            " none",
-            value=", ".join(uncalibrated),
-            next_step="calibration: {data: samples.npz}, a folder, or FILE.py:FUNCTION",
         )
     for step in dict.fromkeys(each.step for each in wanted):
         refuse_several_versions(_part(model, step))
@@ -283,7 +304,7 @@ class _Workshop:
     def record(self, wanted: Wanted) -> VariantRecord:
         """What comes of a variant: built, refused, or there already."""
         part = _part(self.model, wanted.step)
-        if variant_in_service(part, gpus=gpus_of(self.study.server)) == str(wanted.variant):
+        if _own_variant(self.study, part) == str(wanted.variant):
             return _own_record(wanted, part)
         reason = impossible(wanted.variant, self._hardware) or _unserved(part, wanted.variant)
         source = _source(part, wanted.variant)
@@ -297,8 +318,9 @@ class _Workshop:
         return record
 
     def gate(self) -> AccuracyGate:
-        """With the source's answers, where they were asked for already or can be had here."""
-        known = "_source_answers" in self.__dict__ or self.model.onnx is not None
+        """With the source's answers, where they can be had here, or from a server that was
+        started for them."""
+        known = "_evaluated" in self.__dict__ or self.model.onnx is not None
         source = self._source_answers if known else None
         return ServedGate(self._asked.accuracy, self._asked.requests, source)
 
@@ -357,7 +379,8 @@ class _Workshop:
 
     def _calibration_of(self, step: str) -> Sequence[Sample]:
         spec = self.study.calibration
-        assert spec is not None, "refused before anything is built"
+        if spec is None:  # the study file's rules refuse that, and the builder does
+            return ()
         if self._calibration is None:
             interface = interface_of(self.model.config)
             every = build_samples(
@@ -440,8 +463,7 @@ def _artefacts(
 ) -> Mapping[str, Sequence[Artefact]]:
     """Of each of the steps, the model's own first: it is what the configuration found serves, asked
     for or not."""
-    gpus = gpus_of(study.server)
-    found = {step: _own_artefacts(_part(model, step), gpus) for step in steps}
+    found = {step: _own_artefacts(study, _part(model, step)) for step in steps}
     for record in records:
         mine = found[record.step]
         if record.usable and all(each.variant != record.variant for each in mine):
@@ -450,8 +472,12 @@ def _artefacts(
     return found
 
 
-def _own_artefacts(part: ServedModel, gpus: int) -> list[Artefact]:
-    own = variant_in_service(part, gpus=gpus)
+def _own_variant(study: Study, part: ServedModel) -> str | None:
+    return variant_in_service(part, gpus=gpus_of(study.server), hardware=hardware.seen())
+
+
+def _own_artefacts(study: Study, part: ServedModel) -> list[Artefact]:
+    own = _own_variant(study, part)
     if own is None or part.onnx is None:
         return []
     return [Artefact(variant=Variant.parse(own), path=part.onnx, own=True)]
@@ -461,12 +487,3 @@ def _beside(file: Path) -> tuple[Path, ...]:
     if file.suffix != ".onnx":
         return ()
     return tuple(file.parent / each for each in external_files(file))
-
-
-def _gate_alone(study: Study, model: ServedModel) -> AccuracyGate | None:
-    """Where no variant is asked for, but accuracy is."""
-    if study.accuracy is None and study.sla.accuracy_drop is None:
-        return None
-    wanted = asked(study, interface_of(model.config))
-    source = None if model.onnx is None else Alone(model).answers(wanted.requests)
-    return ServedGate(wanted.accuracy, wanted.requests, source)

@@ -59,7 +59,7 @@ def read_definition(definition: Mapping[str, Any]) -> Study:
     be read when its files are gone, and when newer rules would not let it run again: it was checked
     before it ran."""
     source = Source(_as_it_ran(definition), "the stored study", Path("/"))
-    return replace(_study(source, meaningless), definition=dict(definition))
+    return replace(_study(source, meaningless, _none), definition=dict(definition))
 
 
 def _as_it_ran(definition: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ def study_from_options(definition: Mapping[str, Any]) -> Study:
 
 
 def _to_run(source: Source) -> Study:
-    study = _study(source, contradictions)
+    study = _study(source, contradictions, variant_problems)
     for what, path, exists in _paths(study):
         if not exists(path):
             raise InputRefused(f"the {what} does not exist", value=str(path))
@@ -116,7 +116,11 @@ def _metric_file(metric: str) -> Path | None:
     return None if found is None else Path(found["path"])
 
 
-def _study(source: Source, rules: Callable[[StudySection], Iterator[Problem]]) -> Study:
+def _study(
+    source: Source,
+    rules: Callable[[StudySection], Iterator[Problem]],
+    space_rules: Callable[[StudySection, Space], Iterator[Problem]],
+) -> Study:
     plain = source.plain
     try:
         section = StudySection.model_validate(plain)
@@ -128,10 +132,14 @@ def _study(source: Source, rules: Callable[[StudySection], Iterator[Problem]]) -
         raise source.refusal(problems)
     space_mapping = _space_mapping(section, source)
     space = _space(section, space_mapping, source)
-    problems = list(variant_problems(section, space))
+    problems = list(space_rules(section, space))
     if problems:
         raise source.refusal(problems)
     return _build(section, space, source.base, _definition(section, space_mapping, source.base))
+
+
+def _none(_section: StudySection, _space: Space) -> Iterator[Problem]:
+    return iter(())
 
 
 # ------------------------------------------------------------------------ what pydantic refused

@@ -54,18 +54,28 @@ class Answers:
         assignment of variants; None where nobody asks. CandidateFailed above the SLA's limit."""
         if self.gate is None:
             return None
-        chosen = variants_of(candidate)
-        if chosen not in self._drops:
-            self._drops[chosen] = self.gate.drop(server.endpoint, server.interface())
-            self._remember(chosen, self._drops[chosen])
-        drop, limit = self._drops[chosen], self.study.sla.accuracy_drop
+        drop, limit = self._measured(self.gate, server, candidate), self.study.sla.accuracy_drop
         if limit is not None and drop > limit:
             raise CandidateFailed(
                 f"accuracy drop {share_words(drop)} of what is served is above the SLA's"
                 f" {share_words(limit)}",
-                value=str(chosen),
+                value=str(variants_of(candidate)),
             )
         return drop
+
+    def ask_source(self, server: Server) -> None:
+        """Ask the server, which serves the configuration found, before any other candidate: a gate
+        that does not know the source's answers takes the first that it is given for them.
+        CandidateFailed if it answers with errors: then nothing could be held against it."""
+        if self.gate is not None:
+            self._measured(self.gate, server, self.in_service)
+
+    def _measured(self, gate: AccuracyGate, server: Server, candidate: Candidate) -> float:
+        chosen = variants_of(candidate)
+        if chosen not in self._drops:
+            self._drops[chosen] = gate.drop(server.endpoint, server.interface())
+            self._remember(chosen, self._drops[chosen])
+        return self._drops[chosen]
 
     def anew(self) -> Answers:
         """The same for another server: it is asked again."""

@@ -27,12 +27,14 @@ from autotune.tuner.deciding import decision_of
 from autotune.tuner.finals import Finals
 from autotune.tuner.measure import Measurer
 from autotune.tuner.recorder import Recorder
+from search_spaces.candidate import Candidate
 
 
 @dataclass(slots=True, kw_only=True)
 class ComparisonRunner:
     """Compares ``first`` with ``second`` in the study's rounds of A B B A. What it measures is
-    stored with the study's trials, and leaves its decision as it is."""
+    stored with the study's trials, and leaves its decision as it is. ``in_service`` is the
+    configuration that the study found: accuracy is told against what it answers."""
 
     study: Study
     study_id: int
@@ -46,6 +48,7 @@ class ComparisonRunner:
     listen: ProgressListener
     first: Trial
     second: Trial
+    in_service: Candidate
     gate: AccuracyGate | None = None
 
     def run(self) -> tuple[Comparison, ...]:
@@ -71,6 +74,7 @@ class ComparisonRunner:
             store=self.store,
             check=self.check,
             gate=self.gate,
+            in_service=self.in_service,
         )
         samples = self._started(answers)
         return Finals(
@@ -97,6 +101,10 @@ class ComparisonRunner:
         """The server with the first candidate, and the load's requests for it."""
         self._say("prepare", "starting the server")
         self.server.start()
+        if self.gate is not None:
+            self._say("prepare", "asking for the answers that accuracy is measured by")
+            self.server.apply(self.in_service)
+            answers.ask_source(self.server)
         self.server.apply(self.first.candidate)
         interface = self.server.interface()
         samples = self.samples_for(interface)

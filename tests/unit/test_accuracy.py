@@ -229,7 +229,7 @@ def test_the_user_s_own_function_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("broken", ["the accuracy metric broken of", "metric.py fails", "KeyError"]),
+        ("broken", ["the accuracy metric broken of", "metric.py failed in line 8", "KeyError"]),
         ("words", ["gives no number"]),
     ],
 )

@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from autotune.core.errors import OutputsDiffer
+from autotune.adapters.triton.evaluation import ServedGate
+from autotune.core.accuracy import Accuracy
+from autotune.core.errors import CandidateFailed, OutputsDiffer
+from autotune.core.measurement import Purpose
 from autotune.core.trial import TrialState
 from autotune.core.variants import Variant, VariantRecord
+from autotune.tuner.compare import ComparisonRunner
 from search_spaces.candidate import Candidate
-from tests.fakes import FakeGate
+from tests.fakes import FakeGate, FakeTelemetry
 from tests.runner_bench import Bench, study
 
 OWN, HALF, BRAIN = (f"onnxruntime-{p}" for p in ("fp32", "fp16", "bf16"))
@@ -119,3 +124,59 @@ def test_the_model_s_own_answers_that_differ_end_the_study(bench: Any) -> None:
     b.check.differs_under = {candidate(OWN).key}
     with pytest.raises(OutputsDiffer):
         b.runner().run()
+
+
+# ---------------------------------------- the source's answers, where only a server has them
+def asking(bench: Bench, answers: dict[str, float | None]) -> ServedGate:
+    """A gate that knows no source: each variant answers a number of its own, or an error."""
+
+    def connect(_endpoint: Any, _model: Any) -> Any:
+        def infer(_samples: Any, *, at_once: int) -> list[dict[str, Any]]:
+            said = answers[str(bench.server.applied[-1]["variant"])]
+            if said is None:
+                raise CandidateFailed("the server answers an error")
+            return [{"y": np.array([[said]])}]
+
+        return infer
+
+    return ServedGate(Accuracy(metric="relative_error"), [{}], connect=connect)
+
+
+def test_two_trials_are_compared_by_accuracy_against_what_was_found_in_service(bench: Any) -> None:
+    b = bench([FOUND, candidate(HALF), candidate(BRAIN)], {})
+    answers = {OWN: 1.0, HALF: 0.99, BRAIN: 0.985}
+    b.gate = asking(b, answers)
+    answer = b.runner().run()
+    b.load.server = b.server
+    runner = ComparisonRunner(
+        study=b.study,
+        study_id=b.study_id,
+        store=b.store,
+        server=b.server,
+        load=b.load,
+        telemetry=FakeTelemetry(),
+        check=b.check,
+        samples_for=lambda _: [{}],
+        clock=b.clock,
+        listen=b.steps.append,
+        first=answer.trials[2],
+        second=answer.trials[0],
+        in_service=FOUND,
+        gate=asking(b, answers),
+    )
+    runner.run()
+    trials = b.store.trials(b.study_id)
+    drops = [{round(m.accuracy_drop or 0, 6) for m in t.of(Purpose.COMPARE)} for t in trials]
+    assert drops == [{0.0}, set(), {0.015}]
+    served = {str(each.variant): each.served_drop for each in b.store.variants(b.study_id)}
+    assert (served[OWN], served[BRAIN]) == (0.0, pytest.approx(0.015))
+
+
+def test_no_other_candidate_s_answers_stand_for_the_source_s_where_it_gives_none(
+    bench: Any,
+) -> None:
+    b = bench([FOUND, candidate(HALF), candidate(OWN)], {})
+    b.gate = asking(b, {OWN: None, HALF: 0.5})
+    with pytest.raises(CandidateFailed, match="answers an error"):
+        b.runner().run()
+    assert not b.store.trials(b.study_id)

@@ -25,6 +25,7 @@ from autotune.adapters.triton.repository import (
     from_repository,
 )
 from autotune.bootstrap.models import exported_natively
+from autotune.core.capability import Hardware, impossible
 from autotune.core.errors import CandidateFailed, InputRefused
 from autotune.core.variants import Engine, Precision, Variant
 from search_spaces.candidate import Candidate
@@ -168,7 +169,18 @@ def test_the_runner_is_told_its_file_and_serves_nothing_but_onnx_runtime(tmp_pat
             1,
             "onnxruntime-cuda-fp32",
         ),
-        (ON_GPU + ACCELERATED.format("name: 'tensorrt'"), 1, "onnxruntime-tensorrt-fp32"),
+        (ON_GPU + ACCELERATED.format("name: 'tensorrt'"), 1, "onnxruntime-tensorrt-tf32"),
+        *(
+            (
+                ON_GPU
+                + ACCELERATED.format(
+                    f"name: 'tensorrt' parameters {{ key: 'precision_mode' value: '{mode}' }}"
+                ),
+                1,
+                f"onnxruntime-tensorrt-{precision}",
+            )
+            for mode, precision in (("FP16", "fp16"), ("INT8", "int8"), ("FP32", "tf32"))
+        ),
         ("backend: 'tensorrt'", 1, None),
     ],
 )
@@ -176,6 +188,24 @@ def test_the_variant_in_service_is_told_by_weights_and_configuration(
     tmp_path: Path, config: str, gpus: int, variant: str | None
 ) -> None:
     assert variant_in_service(native(tmp_path, config), gpus=gpus) == variant
+
+
+@pytest.mark.parametrize(
+    ("config", "engine"),
+    [
+        (ON_GPU, "onnxruntime-cuda"),
+        (ON_GPU + ACCELERATED.format("name: 'tensorrt'"), "onnxruntime-tensorrt"),
+    ],
+)
+def test_fp32_on_a_gpu_is_tf32_only_where_the_gpu_has_it(
+    tmp_path: Path, config: str, engine: str
+) -> None:
+    model = native(tmp_path, config)
+    for gpu, precision in (((7, 5), "fp32"), ((8, 0), "tf32")):
+        hardware = Hardware(compute_capability=gpu)
+        found = variant_in_service(model, gpus=1, hardware=hardware)
+        assert found == f"{engine}-{precision}"
+        assert impossible(Variant.parse(str(found)), hardware) is None
 
 
 def test_through_the_runner_the_same_model_is_the_same_variant(tmp_path: Path) -> None:

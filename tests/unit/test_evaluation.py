@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from autotune.adapters.triton.evaluation import Alone, Served, ServedGate, interface_of
 from autotune.adapters.triton.repository import ServedModel, from_onnx, from_repository
 from autotune.core.accuracy import Accuracy
-from autotune.core.errors import InputRefused
+from autotune.core.errors import CandidateFailed, InputRefused
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample
 from tests import onnx_models
 
@@ -105,8 +106,8 @@ def test_a_model_from_an_onnx_file_is_asked_without_a_server(tmp_path: Path) -> 
     evaluated, sent = Alone(model), requests()
     answers = evaluated.answers(sent)
     np.testing.assert_allclose(answers[0]["y"], [1, 1, 1])
-    assert evaluated.inputs("", sent) is sent
-    assert evaluated.answers_with("", sent, answers) is answers
+    assert evaluated.inputs("", sent) == sent
+    assert evaluated.answers_with("", sent, answers) == answers
     with pytest.raises(InputRefused, match="does not take an evaluation request"):
         evaluated.answers([{"x": np.zeros(5, dtype="float32")}])
 
@@ -121,6 +122,76 @@ def test_what_is_served_is_held_against_the_source(tmp_path: Path) -> None:
     assert gate.drop(ENDPOINT, interface) == pytest.approx(0.1, rel=1e-5)
     first = ServedGate(Accuracy(metric="relative_error"), sent, connect=served)
     assert first.drop(ENDPOINT, interface) == 0, "the first candidate is the source, unless known"
+
+
+def test_served_answers_that_cannot_be_judged_fail_the_candidate_alone(tmp_path: Path) -> None:
+    model = from_onnx(onnx_models.linear(tmp_path / "m.onnx"), "m", tmp_path / "models")
+    sent = requests()
+    served = Fake(m=lambda x: np.zeros((1, 7), dtype="float32"))
+    source = Alone(model).answers(sent)
+    gate = ServedGate(Accuracy(metric="cosine"), sent, source, connect=served)
+    with pytest.raises(CandidateFailed, match="cannot be judged: cosine cannot compare"):
+        gate.drop(ENDPOINT, interface_of(model.config))
+
+
+def test_of_a_file_s_outputs_those_that_the_configuration_declares_are_answers(
+    tmp_path: Path,
+) -> None:
+    model = declared(two_outputs(tmp_path), "output { name: 'y' data_type: TYPE_FP32 dims: 4 }")
+    evaluated, sent = Alone(model), requests()
+    assert [sorted(each) for each in evaluated.answers(sent)] == [["y"]] * 3
+    of_a_variant = [{"y": each["x"], "z": each["x"]} for each in sent]
+    assert [sorted(each) for each in evaluated.answers_with("", sent, of_a_variant)] == [["y"]] * 3
+    more = declared(tmp_path, "output { name: 'w' data_type: TYPE_FP32 dims: 4 }")
+    with pytest.raises(InputRefused, match="declares outputs that"):
+        Alone(more)
+
+
+def test_a_value_for_each_sample_is_answered_as_it_is_served(tmp_path: Path) -> None:
+    """Its input and one of its outputs have no dimension but the batch: Triton reshapes [1]."""
+    model = from_onnx(scalars(tmp_path / "m.onnx"), "m", tmp_path / "models")
+    sent: list[Sample] = [{"x": np.full(1, value, dtype="float32")} for value in (2.0, 3.0)]
+    answers = Alone(model).answers(sent)
+    assert [each["y"].tolist() for each in answers] == [[2] * 3, [3] * 3]
+    assert [each["s"].tolist() for each in answers] == [[2], [3]]
+
+
+def two_outputs(folder: Path) -> Path:
+    tensors = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["b", 4]) for n in "xyz"]
+    nodes = [helper.make_node("Identity", ["x"], [name]) for name in "yz"]
+    version = folder / "repository" / "two" / "1"
+    version.mkdir(parents=True)
+    graph = helper.make_graph(nodes, "two", tensors[:1], tensors[1:])
+    onnx_models.save(graph, version / "model.onnx")
+    return folder
+
+
+def declared(folder: Path, outputs: str) -> ServedModel:
+    repository = folder / "repository"
+    (repository / "two" / "config.pbtxt").write_text(
+        "backend: 'onnxruntime' max_batch_size: 4"
+        f" input {{ name: 'x' data_type: TYPE_FP32 dims: 4 }} {outputs}"
+    )
+    return from_repository(repository, "two", folder / "work")
+
+
+def scalars(path: Path) -> Path:
+    """s = x, y = x three times."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b"])]
+    outputs = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["b", 3]),
+        helper.make_tensor_value_info("s", TensorProto.FLOAT, ["b"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([1], dtype="int64"), "axis"),
+        numpy_helper.from_array(np.ones((1, 3), dtype="float32"), "w"),
+    ]
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["u"]),
+        helper.make_node("MatMul", ["u", "w"], ["y"]),
+        helper.make_node("Identity", ["x"], ["s"]),
+    ]
+    return onnx_models.save(helper.make_graph(nodes, "s", inputs, outputs, constants), path)
 
 
 def test_an_interface_is_told_by_a_configuration_alone(tmp_path: Path) -> None:

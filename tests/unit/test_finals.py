@@ -332,6 +332,7 @@ def test_two_stored_trials_are_compared_again_with_arrivals_of_their_own(bench: 
         listen=b.steps.append,
         first=answer.trials[1],
         second=answer.trials[2],
+        in_service=b.baseline,
     )
     before = len(b.load.plans)
     taken = runner.run()

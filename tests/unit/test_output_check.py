@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
+from autotune.adapters.triton.config import ModelConfig
 from autotune.adapters.triton.reference import BasicOutputCheck, HttpInfer, OnnxOutputCheck
 from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample, TensorSpec
@@ -321,3 +322,22 @@ def test_a_model_that_answers_differently_each_time_is_told_from_a_bad_server(
         OnnxOutputCheck(path, connect=FakeServer(path)).check(
             ENDPOINT, interface(outputs=(4,)), samples()
         )
+
+
+def test_a_tensor_that_the_configuration_reshapes_is_compared_as_it_is_served(linear: Path):
+    """Requests bring and get [2, 2] and [1, 3]; the file takes [4] and gives [3]."""
+    config = ModelConfig()
+    config.input.add(name="x", dims=[2, -1]).reshape.shape.extend([4])
+    config.output.add(name="y", dims=[1, 3]).reshape.shape.extend([3])
+
+    def connect(endpoint: Endpoint, model: ModelInterface) -> Any:
+        def infer(sent: Sequence[Sample], *, at_once: int) -> list[Outputs]:
+            session = onnxruntime.InferenceSession(linear, providers=["CPUExecutionProvider"])
+            flat = [sample["x"].reshape(1, 4) for sample in sent]
+            return [{"y": session.run(None, {"x": x})[0].reshape(1, 1, 3)} for x in flat]
+
+        return infer
+
+    inputs = [{"x": sample["x"].reshape(2, 2)} for sample in samples()]
+    one = OnnxOutputCheck(linear, connect=connect, config=config)
+    assert "match" in one.check(ENDPOINT, interface(outputs=(1, 3)), inputs)

@@ -153,6 +153,22 @@ def test_the_stored_definition_means_the_same_study(folder: Path) -> None:
     assert again == study
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"calibration": None},
+        {"space": {"name": "s", "decode.workers": [1, 2]}},
+        {"space": {"name": "s", "recognize.variant": ["onnxruntime-int4"]}},
+    ],
+)
+def test_a_stored_study_is_not_held_against_rules_for_new_ones(
+    folder: Path, changed: dict[str, object]
+) -> None:
+    stored = {**studied(folder).definition, **changed}
+    stored = {key: value for key, value in stored.items() if value is not None}
+    assert read_definition(stored).name == "reader"
+
+
 def test_a_definition_from_before_there_were_variants_can_be_read(folder: Path) -> None:
     (folder / "model.onnx").touch()
     study = studied(

@@ -14,9 +14,11 @@ from onnx import numpy_helper
 
 from autotune.adapters.triton.artefacts import variant_in_service
 from autotune.adapters.triton.repository import ServedModel, from_onnx
+from autotune.adapters.variants.builder import VariantBuilder
 from autotune.adapters.variants.request import BuildRequest
 from autotune.adapters.variants.running import Runner
 from autotune.bootstrap.variants import (
+    Before,
     Place,
     Prepared,
     prepare_one,
@@ -93,10 +95,15 @@ def asked(tmp_path: Path) -> Callable[..., Study]:
 
 @pytest.fixture
 def prepared(tmp_path: Path, model: ServedModel) -> Callable[..., Prepared]:
-    def make(study: Study, builder: Builder, said: list[str] | None = None) -> Prepared:
+    def make(
+        study: Study,
+        builder: Builder,
+        said: list[str] | None = None,
+        before: Before | None = None,
+    ) -> Prepared:
         say = (said if said is not None else []).append
         at = Place(cache_dir=tmp_path, work=tmp_path, models=tmp_path / "run", say=say)
-        return prepare_variants(study, model, at, builder=builder)
+        return prepare_variants(study, model, at, builder=builder, before=before)
 
     return make
 
@@ -163,16 +170,6 @@ def test_without_a_limit_a_drop_is_measured_and_refuses_nothing(
     assert found.variants[1].accuracy_drop is not None
     assert found.variants[1].accuracy_drop > 0.1
     assert found.gate is not None
-
-
-def test_int8_without_calibration_is_refused_before_anything_is_built(
-    tmp_path: Path, asked: Any, prepared: Any
-) -> None:
-    builder = Builder(tmp_path / "built")
-    study = replace(asked(), space=parse_space({"variant": [HALF, BYTE]}, "s"))
-    with pytest.raises(InputRefused, match="calibrated on samples like those in service"):
-        prepared(study, builder)
-    assert not builder.asked
 
 
 def test_calibration_data_reach_the_builder_of_int8_alone(
@@ -262,3 +259,82 @@ def test_a_variant_is_built_again_for_an_export_and_refused_if_it_is_another(
     with pytest.raises(InputRefused, match="would not be what the study measured") as refused:
         prepare_one(study, model, place, candidate=half, stored=[stored()])
     assert "not 000000000000" in str(refused.value)
+
+
+def test_a_study_goes_on_only_with_the_variants_that_it_measured(
+    tmp_path: Path, asked: Any, prepared: Any
+) -> None:
+    first = prepared(asked(), Builder(tmp_path / "built"))
+    again = Before(variants=first.variants)
+    assert prepared(asked(), Builder(tmp_path / "built"), before=again).variants == first.variants
+    other = Before(variants=[replace(each, digest="0" * 64) for each in first.variants])
+    with pytest.raises(InputRefused, match="would not be what the study measured"):
+        prepared(asked(), Builder(tmp_path / "built"), before=other)
+    with pytest.raises(InputRefused, match="can no longer be built"):
+        prepared(asked(), Builder(tmp_path / "built", {HALF: 0.5}), before=again)
+
+
+def test_what_was_refused_before_may_be_refused_again(
+    tmp_path: Path, asked: Any, prepared: Any
+) -> None:
+    first = prepared(asked(), Builder(tmp_path / "built", {HALF: 0.5}))
+    again = Before(variants=first.variants)
+    found = prepared(asked(), Builder(tmp_path / "built", {HALF: 0.5}), before=again)
+    assert values(found.study) == [OWN]
+
+
+def test_of_a_stored_study_only_the_variants_that_are_served_again_are_built(
+    tmp_path: Path, asked: Any, prepared: Any
+) -> None:
+    builder = Builder(tmp_path / "built")
+    data = {"data": str(tmp_path / "data.npz")}
+    pair = [Candidate({"variant": v, "max_batch_size": 8}) for v in (OWN, HALF)]
+    found = prepared(asked([OWN, HALF, BYTE], calibration=data), builder, before=Before(only=pair))
+    assert [str(request.variant) for request in builder.asked] == [HALF]
+    assert set(found.model.artefacts) == {OWN, HALF}
+    found = prepared(asked([HALF]), Builder(tmp_path / "built"), before=Before(only=pair[:1]))
+    assert set(found.model.artefacts) == {OWN}
+    assert found.gate is not None
+
+
+def test_a_variant_that_is_the_source_file_itself_is_taken_from_the_model(
+    model: ServedModel, asked: Any, place: Place, tmp_path: Path
+) -> None:
+    """The cache vouches for its own files alone: what stands where the source stood may be another
+    file by now."""
+    moved = tmp_path / "moved.onnx"
+    assert model.onnx is not None
+    moved.write_bytes(model.onnx.read_bytes())
+    source = VariantBuilder(place.cache_dir).build(
+        BuildRequest(
+            source=moved,
+            variant=Variant.parse("onnxruntime-cuda-fp32"),
+            samples=[{"x": np.zeros(4, dtype="float32")}],
+            drop=lambda _: 0.0,
+            limit=None,
+        )
+    )
+    assert source.file == str(moved)
+    moved.write_text("another model")
+    study, chosen = asked([OWN, str(source.variant)]), Candidate({"variant": str(source.variant)})
+    found = prepare_one(study, model, place, candidate=chosen, stored=[source])
+    assert found.artefacts[str(source.variant)].path == model.onnx
+
+
+def test_the_files_outputs_that_are_not_declared_are_not_judged(
+    tmp_path: Path, model: ServedModel, asked: Any
+) -> None:
+    """The file's second output changes altogether; nobody is given it."""
+    assert model.onnx is not None
+    graph = onnx.load(model.onnx)
+    graph.graph.output.append(onnx.helper.make_tensor_value_info("h", 1, ["batch", 3]))
+    onnx.save(graph, model.onnx)
+    at = Place(cache_dir=tmp_path, work=tmp_path, models=tmp_path / "run", say=lambda _: None)
+    builder = Builder(tmp_path / "built", {HALF: 0.99})
+    found = prepare_variants(asked(accuracy={"metric": "top1"}), model, at, builder=builder)
+    assert [record.accuracy_drop for record in found.variants] == [0.0, 0.0]
+
+
+def test_accuracy_without_variants_asks_nothing(asked: Any, prepared: Any, tmp_path: Path) -> None:
+    study = replace(asked(), space=parse_space({"instances": [1, 2]}, "s"))
+    assert prepared(study, Builder(tmp_path)).gate is None

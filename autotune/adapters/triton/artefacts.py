@@ -14,7 +14,8 @@ alone, under the name that its backend looks for. What each engine is in a ``con
     and ``tf32`` says "1".
 ``onnxruntime-tensorrt``
     KIND_GPU with the accelerator "tensorrt" and its ``precision_mode``, one of FP32, FP16, INT8
-    and, in newer releases, BF16 (same place). It has no word for TF32: TensorRT decides.
+    and, in newer releases, BF16 (same place). It has no word for TF32: TensorRT computes FP32 in
+    TF32 where the GPU has it.
 ``tensorrt``
     ``platform: "tensorrt_plan"`` with KIND_GPU.
 ``pytorch``
@@ -31,6 +32,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from autotune.adapters.triton.config import instance_count
 from autotune.adapters.triton.precision import precision_of
+from autotune.core.capability import MIN_COMPUTE_CAPABILITY, Hardware
 from autotune.core.errors import CandidateFailed
 from autotune.core.variants import Engine, Precision, Variant
 
@@ -60,6 +62,7 @@ _PLATFORMS = {
 _ON_GPU = (Engine.ONNXRUNTIME_CUDA, Engine.ONNXRUNTIME_TENSORRT, Engine.TENSORRT)
 _CUDA, _TENSORRT = "cuda", "tensorrt"
 _TF32 = "use_tf32"
+_PRECISION_MODE = "precision_mode"
 _PRECISION_MODES = {
     Precision.FP32: "FP32",
     Precision.TF32: "FP32",
@@ -99,9 +102,12 @@ def with_variant(model: ServedModel, variant: str, config: ModelConfig) -> Model
     return _serving(model, artefact, config, "" if artefact.exported else artefact.standing)
 
 
-def variant_in_service(model: ServedModel, *, gpus: int = 0) -> str | None:
-    """The variant that a model is as it stands, by its weights and its configuration; None where it
-    is none (the user's own Python code, an ensemble) or its precision cannot be told."""
+def variant_in_service(
+    model: ServedModel, *, gpus: int = 0, hardware: Hardware | None = None
+) -> str | None:
+    """The variant that a model is as it stands, by its weights, its configuration and, for TF32,
+    the GPU (where that is not known, it is taken for one that has it); None where it is none (the
+    user's own Python code, an ensemble) or its precision cannot be told."""
     own = next((name for name, each in model.artefacts.items() if each.own), None)
     if own is not None:
         return own
@@ -109,10 +115,25 @@ def variant_in_service(model: ServedModel, *, gpus: int = 0) -> str | None:
     precision = precision_of(model.onnx) if engine is not None and model.onnx else None
     if engine is None or precision is None:
         return None
-    if engine is Engine.ONNXRUNTIME_CUDA and precision is Precision.FP32:
-        off = _accelerator_says(model.config, _CUDA, _TF32) == "0"
-        precision = Precision.FP32 if off else Precision.TF32
+    if precision is Precision.FP32:
+        precision = _computed_in(engine, model.config, hardware or Hardware())
     return str(Variant(engine, precision))
+
+
+def _computed_in(engine: Engine, config: ModelConfig, hardware: Hardware) -> Precision:
+    """What an engine makes of weights in fp32."""
+    if engine is Engine.ONNXRUNTIME:
+        return Precision.FP32
+    if engine is Engine.ONNXRUNTIME_TENSORRT:
+        mode = _accelerator_says(config, _TENSORRT, _PRECISION_MODE) or "FP32"
+        low = {said: precision for precision, said in _PRECISION_MODES.items() if said != "FP32"}
+        if mode.upper() in low:
+            return low[mode.upper()]
+    elif _accelerator_says(config, _CUDA, _TF32) == "0":
+        return Precision.FP32
+    gpu = hardware.compute_capability
+    old = gpu is not None and gpu < MIN_COMPUTE_CAPABILITY[Precision.TF32]
+    return Precision.FP32 if old else Precision.TF32
 
 
 def _artefact(model: ServedModel, variant: str) -> Artefact:
@@ -217,7 +238,7 @@ def _set_accelerators(config: ModelConfig, engine: Engine, precision: Precision)
     if engine is Engine.ONNXRUNTIME_TENSORRT:
         # From TensorRT 11 on it reads types from the graph, which is the only way to fp8.
         mode = _PRECISION_MODES.get(precision)
-        said = {} if mode is None else {"precision_mode": mode}
+        said = {} if mode is None else {_PRECISION_MODE: mode}
         wanted[_TENSORRT] = {**before.get(_TENSORRT, {}), **said}
     if engine is Engine.ONNXRUNTIME_CUDA:
         tf32 = {Precision.FP32: {_TF32: "0"}, Precision.TF32: {_TF32: "1"}}.get(precision, {})

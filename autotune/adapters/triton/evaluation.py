@@ -18,9 +18,10 @@ from autotune.adapters.triton.config import ModelConfig
 from autotune.adapters.triton.dag import Dag, Walk, Wire
 from autotune.adapters.triton.reference import Connect, HttpInfer
 from autotune.adapters.triton.repository import ServedModel
+from autotune.adapters.triton.reshapes import from_model, to_model
 from autotune.adapters.variants.running import Runner
 from autotune.core.accuracy import Accuracy, Answer
-from autotune.core.errors import InputRefused
+from autotune.core.errors import CandidateFailed, InputRefused
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample, TensorSpec
 
 AT_ONCE = 8
@@ -31,7 +32,8 @@ class Evaluated(Protocol):
     """A model whose answers can be had, with variants in place of its parts."""
 
     def inputs(self, step: str, requests: Sequence[Sample]) -> Sequence[Sample]:
-        """What requests of the tuned model bring to a step (the empty name: the model itself)."""
+        """What requests of the tuned model bring to a step (the empty name: the model itself), in
+        the shapes that its file takes."""
 
     def answers(self, requests: Sequence[Sample]) -> Sequence[Answer]:
         """The source's answers."""
@@ -39,22 +41,34 @@ class Evaluated(Protocol):
     def answers_with(
         self, step: str, requests: Sequence[Sample], outputs: Sequence[Answer]
     ) -> Sequence[Answer]:
-        """The answers where a step gave these outputs to `inputs`, in order."""
+        """The answers where a step's file gave these outputs to `inputs`, in order."""
 
 
 class Alone:
-    """A model from an ONNX file."""
+    """A model from an ONNX file, of whose outputs a server gives what its configuration declares.
+    InputRefused where that declares what the file does not have."""
 
     def __init__(self, model: ServedModel) -> None:
         assert model.onnx is not None, "another model is asked on a server"
         self._runner = Runner(model.onnx)
+        self._config = model.config
+        self._outputs = [output.name for output in model.config.output]
+        lacking = [name for name in self._outputs if name not in self._runner.signature.outputs]
+        if lacking:
+            raise InputRefused(
+                f"the configuration of {model.name} declares outputs that {model.onnx.name} does"
+                " not have",
+                value=", ".join(lacking),
+                next_step=f"It has {', '.join(self._runner.signature.outputs)}.",
+            )
 
     def inputs(self, step: str, requests: Sequence[Sample]) -> Sequence[Sample]:  # noqa: ARG002
-        return requests
+        return [dict(to_model(self._config, request)) for request in requests]
 
     def answers(self, requests: Sequence[Sample]) -> Sequence[Answer]:
         try:
-            return [self._runner(request) for request in requests]
+            outputs = [self._runner(sample) for sample in self.inputs("", requests)]
+            return self.answers_with("", requests, outputs)
         except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
             raise InputRefused(
                 f"the source model does not take an evaluation request: {error}",
@@ -67,7 +81,8 @@ class Alone:
         requests: Sequence[Sample],  # noqa: ARG002
         outputs: Sequence[Answer],
     ) -> Sequence[Answer]:
-        return outputs
+        declared = [{name: each[name] for name in self._outputs} for each in outputs]
+        return [from_model(self._config, each) for each in declared]
 
 
 class Served:
@@ -88,8 +103,11 @@ class Served:
     def inputs(self, step: str, requests: Sequence[Sample]) -> Sequence[Sample]:
         name = step or self._name
         calls = self._walk(requests).of(name)
+        config, batched = self._configs[name], self._takes_batches(name)
         return [
-            _unbatched(wire, self._takes_batches(name), name) for c in calls for wire in c.inputs
+            dict(to_model(config, _unbatched(wire, batched, name)))
+            for call in calls
+            for wire in call.inputs
         ]
 
     def answers(self, requests: Sequence[Sample]) -> Sequence[Answer]:
@@ -99,7 +117,8 @@ class Served:
         self, step: str, requests: Sequence[Sample], outputs: Sequence[Answer]
     ) -> Sequence[Answer]:
         name = step or self._name
-        wires = [_wire(each, batched=self._takes_batches(name)) for each in outputs]
+        config, batched = self._configs[name], self._takes_batches(name)
+        wires = [_wire(from_model(config, each), batched=batched) for each in outputs]
         before = self._walk(requests)
         # The arrays of before, by which a step that is given nothing new is known.
         walk = self._dag.walk(before.sent, self._ask, before=before, replaced={name: wires})
@@ -149,7 +168,14 @@ class ServedGate:
         answers = [without_batch(wire, batched=model.batched) for wire in wires]
         if self._source is None:
             self._source = answers
-        return self._accuracy.drop(answers, self._source)
+        try:
+            return self._accuracy.drop(answers, self._source)
+        except InputRefused as refused:
+            raise CandidateFailed(
+                f"what it answers cannot be judged: {refused.rule}",
+                value=refused.value,
+                next_step=refused.next_step,
+            ) from refused
 
 
 def interface_of(config: ModelConfig) -> ModelInterface:

@@ -21,8 +21,10 @@ from autotune.adapters.triton.comparison import (
     compare,
     kind_of,
 )
+from autotune.adapters.triton.config import ModelConfig
 from autotune.adapters.triton.onnx_graph import open_session
 from autotune.adapters.triton.repository import ServedModel
+from autotune.adapters.triton.reshapes import from_model, to_model
 from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
 from autotune.core.model_interface import (
     NUMPY_DTYPES,
@@ -175,7 +177,7 @@ def output_check(
     def of(onnx: Path | None, allowed: Tolerance | None) -> Check:
         if onnx is None:
             return BasicOutputCheck(allowed, connect=connect)
-        return OnnxOutputCheck(onnx, allowed, joins=joins, connect=connect)
+        return OnnxOutputCheck(onnx, allowed, joins=joins, connect=connect, config=model.config)
 
     def of_artefact(artefact: Artefact) -> Check:
         on_cpu = artefact.variant.engine is Engine.ONNXRUNTIME
@@ -202,6 +204,7 @@ class OnnxOutputCheck:
     Each sample is sent alone, then all of them at once, so that a dynamic batcher joins them.
     ``tolerance`` overrides the datatype's own (`TOLERANCES`). ``joins``: requests will be joined in
     batches, so that a model whose answer for a sample depends on its batch mates is refused.
+    ``config`` is the model's, which may reshape what it is given and what it gives.
     """
 
     def __init__(
@@ -211,8 +214,10 @@ class OnnxOutputCheck:
         *,
         joins: bool = True,
         connect: Connect = HttpInfer,
+        config: ModelConfig | None = None,
     ) -> None:
         self._onnx = onnx
+        self._config = config or ModelConfig()
         self._joins = joins
         self._tolerance = tolerance or Tolerance()
         self._connect = connect
@@ -222,7 +227,8 @@ class OnnxOutputCheck:
         InputRefused if the samples are not what the model takes.
         """
         samples = _some(samples)
-        expected = self._run_directly(model, samples)
+        given = [dict(to_model(self._config, sample)) for sample in samples]
+        expected = [self._as_served(model, each) for each in self._run_directly(model, given)]
         infer = self._connect(endpoint, model)
         worst = 0.0
         for at_once in (1, len(samples)):
@@ -234,6 +240,12 @@ class OnnxOutputCheck:
             f"{2 * len(samples)} answers ({len(samples)} one by one, then {len(samples)} at once)"
             f" match {self._onnx.name} run directly; largest difference {worst:.2g}"
         )
+
+    def _as_served(self, model: ModelInterface, direct: Outputs) -> Outputs:
+        if not model.batched:
+            return dict(from_model(self._config, direct))
+        rows = {name: array[0] for name, array in direct.items()}
+        return {name: array[np.newaxis] for name, array in from_model(self._config, rows).items()}
 
     def _run_directly(self, model: ModelInterface, samples: Sequence[Sample]) -> list[Outputs]:
         session = open_session(self._onnx)
