@@ -161,6 +161,7 @@ def _step_json(step: ServerWindow) -> dict[str, Any]:
     return {
         "requests": int(step.requests),
         "instances": int(step.instances),
+        "calls": int(step.calls),
         **_window_columns(step),
         "steps": {name: _step_json(inner) for name, inner in step.steps.items()},
     }
@@ -393,6 +394,7 @@ def _step(stored: Mapping[str, Any]) -> ServerWindow:
         compute_output_ms=stored["compute_output_ms"],
         batches=_batches(stored["batches"]),
         instances=stored["instances"],
+        calls=stored.get("calls", 1),  # before it was recorded
         steps={name: _step(inner) for name, inner in stored["steps"].items()},
     )
 

@@ -27,8 +27,6 @@ FULL = 0.95
 """A step whose instances are busy for this share of the window, or more, is saturated."""
 ALIKE = 0.02
 """Steps whose utilization differs by no more than this are told apart by their queues."""
-PLAINLY = 0.1
-"""How far a number of calls per request may be from a whole one."""
 SEEN = 3
 """A batch size that was executed less often says little about how long it takes."""
 
@@ -148,8 +146,7 @@ def breakdown(measurement: Measurement, candidate: Candidate) -> Breakdown | Non
         return None
     behind = saturated(load)
     steps = tuple(
-        _step(name, window, load.window_s, candidate.of(name), _visits(window, server, behind))
-        for name, window in _leaves(server)
+        _step(name, window, load.window_s, candidate.of(name)) for name, window in _leaves(server)
     )
     full = behind or any((step.utilization or 0.0) >= FULL for step in steps)
     mean_ms = None if load.latency is None or behind else load.latency.mean_ms
@@ -174,28 +171,16 @@ def _leaves(server: ServerWindow) -> Iterator[tuple[str, ServerWindow]]:
             yield name, window
 
 
-def _visits(window: ServerWindow, server: ServerWindow, behind: bool) -> int:
-    """How often a request passes the step. Where requests pile up behind it, more pass it than come
-    out in the end: what is not plainly a whole number is taken for once."""
-    if behind or not server.requests:
-        return 1
-    passed = window.requests / server.requests
-    whole = round(passed)
-    return whole if whole > 1 and abs(passed - whole) <= PLAINLY else 1
-
-
-def _step(
-    name: str, window: ServerWindow, window_s: float, candidate: Candidate, visits: int
-) -> Step:
+def _step(name: str, window: ServerWindow, window_s: float, candidate: Candidate) -> Step:
     instances, busy_s = window.instances, window.busy_s
-    passed = window.requests / visits
+    passed = window.requests / window.calls
     busy = busy_s / (instances * window_s) if instances and window_s > 0 and busy_s else None
-    capacity, at_least = _capacity(window, candidate, visits)
+    capacity, at_least = _capacity(window, candidate)
     return Step(
         name=name,
         instances=instances,
-        queue_ms=window.queue_ms * visits,
-        compute_ms=window.compute_ms * visits,
+        queue_ms=window.queue_ms * window.calls,
+        compute_ms=window.compute_ms * window.calls,
         work_ms=busy_s * 1000 / passed if passed and busy_s else None,
         # A batch that began before the window counts in whole where it ended within it.
         utilization=None if busy is None else min(busy, 1.0),
@@ -205,7 +190,7 @@ def _step(
     )
 
 
-def _capacity(window: ServerWindow, candidate: Candidate, visits: int) -> tuple[float | None, bool]:
+def _capacity(window: ServerWindow, candidate: Candidate) -> tuple[float | None, bool]:
     """Requests per second at the best of the batch sizes that were seen, and whether a larger one
     is allowed."""
     batches = {size: stat for size, stat in window.batches.items() if stat.compute_ms > 0}
@@ -213,7 +198,7 @@ def _capacity(window: ServerWindow, candidate: Candidate, visits: int) -> tuple[
     if not often or not window.instances or not window.requests:
         return None, False
     items = sum(size * stat.executions for size, stat in window.batches.items())
-    each = items / window.requests * visits
+    each = items / window.requests * window.calls
     best = max(size / stat.compute_ms for size, stat in often.items()) * 1000
     allowed = candidate.get(MAX_BATCH_SIZE)
     more = max(often) < allowed if isinstance(allowed, int) else max(often) > 1
@@ -304,9 +289,13 @@ def _relief(found: Breakdown, most: Mapping[str, int]) -> Remedy | None:
     step = found.limit
     if step.capacity_qps is None or not found.offered_qps:
         return None
+    full = found.behind and (step.utilization or 0.0) >= FULL
     each = step.capacity_qps / step.instances
+    if full and step.work_ms:
+        # With requests enough waiting it was not the batches that could have been larger.
+        each = min(each, 1000 / step.work_ms)
     needed = math.floor(found.offered_qps / each) + 1
-    if found.behind:
+    if full:
         needed = max(needed, step.instances + 1)
     there = max(most.get(step.name, 0), step.instances)
     if needed <= step.instances:
@@ -315,7 +304,9 @@ def _relief(found: Breakdown, most: Mapping[str, int]) -> Remedy | None:
         return Remedy(
             means=Means.INSTANCES, step=step.name, from_ms=step.compute_ms, instances=needed
         )
-    factor = max(found.offered_qps / (each * there), 1.0)
+    factor = found.offered_qps / (each * there)
+    if factor <= 1:
+        return None
     return Remedy(
         means=Means.SHORTEN,
         step=step.name,

@@ -146,6 +146,8 @@ class ServerWindow:
     Of a pipeline (an ensemble): the times are sums over its steps, ``steps`` holds each composing
     model's own window by its name, and ``batches`` is empty, since each step has its own.
     ``instances`` is how many instances served it (0: unknown, or an ensemble, which has none).
+    ``calls``: of a step, how often one request of the pipeline is executed by it; ``requests`` and
+    the times are those of single executions.
     """
 
     requests: int
@@ -157,6 +159,7 @@ class ServerWindow:
     compute_output_ms: float
     batches: Mapping[int, BatchStat] = field(default_factory=dict)
     instances: int = 0
+    calls: int = 1
     steps: Mapping[str, ServerWindow] = field(default_factory=dict)
 
     @property

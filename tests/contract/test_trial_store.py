@@ -333,6 +333,7 @@ def windows(steps: st.SearchStrategy[dict[str, ServerWindow]]) -> st.SearchStrat
         compute_output_ms=floats,
         batches=batches,
         instances=counts,
+        calls=st.integers(1, 9),
         steps=steps,
     )
 
@@ -342,7 +343,7 @@ servers = st.none() | st.recursive(
     windows(st.just({})),
     lambda inner: windows(st.dictionaries(names, inner, max_size=3)),
     max_leaves=4,
-)
+).map(lambda whole: replace(whole, calls=1))
 telemetries = st.builds(
     TelemetryWindow,
     utilization=maybe,

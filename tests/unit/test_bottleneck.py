@@ -120,11 +120,23 @@ def test_a_pipeline_within_a_pipeline_is_told_by_the_steps_that_execute() -> Non
 
 
 def test_a_step_that_a_request_passes_twice_counts_twice() -> None:
-    twice = made_step(20.0, instances=2, rate=36.0)
+    twice = replace(made_step(20.0, instances=2, rate=36.0), calls=2)
     found = found_in(made_pipeline_measurement({"a": made_step(5.0), "b": twice}, p95=200.0))
     assert found.of("b").compute_ms == 40.0
     assert found.of("b").work_ms == pytest.approx(40.0)
     assert found.of("b").capacity_qps == pytest.approx(2 / 0.040)
+
+
+def test_a_step_that_a_request_passes_twice_is_told_so_where_the_pipeline_falls_behind() -> None:
+    """More pass it than come out in the end: their ratio tells nothing."""
+    twice = replace(made_step(40.0, rate=25.0, queue_ms=300.0), calls=2)
+    steps = {"a": made_step(5.0), "b": twice, "c": made_step(5.0, rate=11.0)}
+    measured = made_pipeline_measurement(steps, p95=2000.0, answered=11.0, ended=Ended.FELL_BEHIND)
+    found = found_in(measured)
+    assert found.of("b").compute_ms == 80.0
+    assert found.of("b").work_ms == pytest.approx(80.0)
+    assert found.of("b").capacity_qps == pytest.approx(12.5)
+    assert helping(measured, b=4).instances == 2  # 18/s × 80 ms = 1.44
 
 
 def test_a_single_model_has_no_steps() -> None:
@@ -211,6 +223,31 @@ def test_where_the_space_has_too_few_instances_the_step_must_become_faster_by_a_
     assert help_.factor == pytest.approx(18 * 0.370 / 4)
     assert help_.to_ms == pytest.approx(4 / 18 * 1000)
     assert help_.excess_ms is None
+
+
+def test_a_step_that_is_full_is_counted_by_the_batches_that_it_made_not_the_best_of_them() -> None:
+    """Three batches of 8 would hold 80/s; it made hardly any, though requests waited."""
+    seen = {
+        1: BatchStat(executions=284, compute_ms=66.0),
+        8: BatchStat(executions=3, compute_ms=100.0),
+    }
+    steps = {"a": made_step(62.0, rate=308 / WINDOW_S, batches=seen), "b": made_step(5.0)}
+    measured = made_pipeline_measurement(steps, p95=2000.0, answered=15.0, ended=Ended.FELL_BEHIND)
+    help_ = helping(measured)
+    assert (help_.means, help_.step, help_.instances) == (Means.SHORTEN, "a", 2)
+    assert help_.factor == pytest.approx(18 * (284 * 0.066 + 3 * 0.1) / 308)
+    assert helping(measured, a=2).means is Means.INSTANCES
+
+
+@pytest.mark.parametrize("rate", [5.0, 17.5])
+def test_a_step_that_can_hold_the_rate_is_not_said_to_need_more_for_it(rate: float) -> None:
+    """It falls behind all the same, for what no statistics tell: then the latency is what is
+    missed, and nothing is to be shortened 1.00 times."""
+    steps = {"a": made_step(55.0, rate=rate), "b": made_step(5.0, rate=rate)}
+    measured = made_pipeline_measurement(steps, p95=830.0, answered=rate, ended=Ended.FELL_BEHIND)
+    help_ = helping(measured)
+    assert (help_.means, help_.metric) == (Means.SHORTEN, "p95_ms")
+    assert help_.factor == pytest.approx(55 / 25)
 
 
 def test_a_pipeline_that_meets_its_sla_needs_no_help() -> None:

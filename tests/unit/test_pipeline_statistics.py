@@ -61,6 +61,7 @@ def test_the_whole_is_what_a_request_meets_on_its_way():
 def test_a_step_that_a_request_passes_twice_counts_twice():
     window = statistics.between(NOTHING, LOADED, calls={"decode": 2, "recognize": 1})
     assert window.queue_ms == pytest.approx(2 * 20 / 10 + 80 / 8)
+    assert [step.calls for step in window.steps.values()] == [2, 1]
 
 
 def test_a_step_that_was_reloaded_within_the_window_is_no_measurement():

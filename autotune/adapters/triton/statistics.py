@@ -88,13 +88,14 @@ def between(
         return _window(start, end, counts.get("", 0))
     nothing = Mark({})
     steps = {
-        name: _window(start.steps.get(name, nothing), mark, counts.get(name, 0))
+        name: _window(
+            start.steps.get(name, nothing), mark, counts.get(name, 0), passes.get(name, 1)
+        )
         for name, mark in end.steps.items()
     }
 
     def on_the_way(name: str) -> float:
-        times = {each: float(getattr(step, name)) for each, step in steps.items()}
-        return sum(passes.get(each, 1) * time_ms for each, time_ms in times.items())
+        return sum(step.calls * float(getattr(step, name)) for step in steps.values())
 
     whole = _window(start, end, 0)
     return ServerWindow(
@@ -120,7 +121,7 @@ def _back(start: Mark, end: Mark) -> bool:
     return any(end.counters.get(key, 0) < start.counters.get(key, 0) for key in counters)
 
 
-def _window(start: Mark, end: Mark, instances: int) -> ServerWindow:
+def _window(start: Mark, end: Mark, instances: int, calls: int = 1) -> ServerWindow:
     def delta(key: Key) -> int:
         return end.counters.get(key, 0) - start.counters.get(key, 0)
 
@@ -148,4 +149,5 @@ def _window(start: Mark, end: Mark, instances: int) -> ServerWindow:
             if (count := delta((size, "count")))
         },
         instances=instances,
+        calls=calls,
     )
