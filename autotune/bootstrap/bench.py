@@ -16,7 +16,8 @@ from autotune.adapters.triton.repository import ServedModel
 from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.models import served_model
 from autotune.bootstrap.stored import refuse_changed_model
-from autotune.bootstrap.variants import Before, Place, Prepared, prepare_variants
+from autotune.bootstrap.variants import Place, Prepared, prepare_variants
+from autotune.bootstrap.variants_before import Before
 from autotune.core.errors import AutotuneError
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import StudyRecord

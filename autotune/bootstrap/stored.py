@@ -16,7 +16,9 @@ from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
 from autotune.bootstrap.models import exported_natively, served_model
-from autotune.bootstrap.variants import Place, prepare_one
+from autotune.bootstrap.variants import Place
+from autotune.bootstrap.variants_before import Before
+from autotune.bootstrap.variants_exported import prepare_one
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision, without_unconfirmed
 from autotune.core.errors import InputRefused
@@ -161,7 +163,7 @@ def export_stored(
                 say=lambda _: None,
             ),
             candidate=chosen.candidate,
-            stored=stored.variants,
+            before=Before(variants=stored.variants),
         )
         if native:
             model = exported_natively(model, work / "native")

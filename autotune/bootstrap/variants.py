@@ -24,6 +24,7 @@ from autotune.adapters.triton.servers import Servers
 from autotune.adapters.variants.request import BuildRequest, Outputs
 from autotune.bootstrap.accuracy import Asked, asked
 from autotune.bootstrap.models import gpus_of
+from autotune.bootstrap.variants_before import Before
 from autotune.core.accuracy import Answer
 from autotune.core.capability import Hardware, impossible
 from autotune.core.errors import InputRefused
@@ -69,15 +70,6 @@ class Place:
     say: Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """What an earlier run of the study came to: its variants, and the candidates that alone are to
-    be served again (None: any of the space's may be)."""
-
-    variants: Sequence[VariantRecord] = ()
-    only: Sequence[Candidate] | None = None
-
-
 def prepare_variants(
     study: Study,
     model: ServedModel,
@@ -99,19 +91,17 @@ def prepare_variants(
     _refuse_unbuildable(study, model, asked_for)
     wanted = [each for each in asked_for if before.only is None or each.is_of(before.only)]
     with ExitStack() as stack:
-        made = builder or _builder(at)
-        workshop = _Workshop(study=study, model=model, at=at, stack=stack, builder=made)
+        made = builder or builder_at(at)
+        workshop = Workshop(study=study, model=model, at=at, stack=stack, builder=made)
         records = tuple(workshop.record(each) for each in wanted)
         for record in records:
-            known = _stored(before.variants, record.target, record.variant)
-            if known is not None and known.usable:
-                _refuse_another(record, before.variants)
+            before.refuse_another(record)
         space = restricted(study.space, records)
         return Prepared(
             study=replace(study, space=space),
             model=place(
                 model,
-                _artefacts(study, model, {each.step for each in asked_for}, records),
+                artefacts_of(study, model, {each.step for each in asked_for}, records),
                 at.models / "variants",
             ),
             variants=records,
@@ -119,96 +109,7 @@ def prepare_variants(
         )
 
 
-def prepare_one(
-    study: Study,
-    model: ServedModel,
-    at: Place,
-    *,
-    candidate: Candidate,
-    stored: Sequence[VariantRecord],
-) -> ServedModel:
-    """The model with the variants that one candidate of a stored study names, for its export: from
-    the cache, or built again. InputRefused where that does not give what was measured."""
-    asked_for = list(variants_asked(study.space))
-    if not asked_for:
-        return model
-    wanted = [each for each in asked_for if each.is_of([candidate])]
-    with ExitStack() as stack:
-        workshop = _Workshop(study=study, model=model, at=at, stack=stack, builder=_builder(at))
-        records = [_cached(at, stored, each, model) or workshop.record(each) for each in wanted]
-    for record in records:
-        _refuse_another(record, stored)
-    steps = {each.step for each in asked_for}
-    made = place(model, _artefacts(study, model, steps, records), at.models / "variants")
-    return _with_names(made, stored)
-
-
-def _with_names(model: ServedModel, stored: Sequence[VariantRecord], step: str = "") -> ServedModel:
-    """With all variants that the study had, by name alone where they are not at hand: the evidence
-    beside an export shows the configurations of other trials too."""
-    named = {
-        str(each.variant): Artefact(variant=each.variant, path=Path(each.file))
-        for each in stored
-        if each.step == step and each.usable
-    }
-    steps = {name: _with_names(part, stored, name) for name, part in model.composing.items()}
-    return replace(model, artefacts={**named, **model.artefacts}, composing=steps)
-
-
-def _cached(
-    at: Place, stored: Sequence[VariantRecord], wanted: Wanted, model: ServedModel
-) -> VariantRecord | None:
-    """What was built for the study, if it is still whole: its source and its data need not be read
-    again then. What is the source file itself is no file of the cache, which can vouch for its own
-    alone: it is taken from the model, whose digest has been compared with the study's."""
-    known = _stored(stored, wanted.target, wanted.variant)
-    if known is None or not known.file:
-        return None
-    from autotune.adapters.variants.cache import VariantCache  # noqa: PLC0415
-
-    root = at.cache_dir / "variants"
-    try:
-        found = VariantCache(root=root).get(known.digest, _missing)
-    except _Missing:
-        return None
-    file: Path | None = Path(found.file)
-    if file is None or not file.is_relative_to(root):
-        file = _source(_part(model, wanted.step), wanted.variant)
-    if file is None or not file.is_file():
-        return None
-    return replace(found, variant=wanted.variant, step=wanted.step, file=str(file))
-
-
-class _Missing(Exception):
-    """The cache does not have it any more."""
-
-
-def _missing(_folder: Path) -> VariantRecord:
-    raise _Missing
-
-
-def _refuse_another(record: VariantRecord, stored: Sequence[VariantRecord]) -> None:
-    if record.refused:
-        raise InputRefused(
-            f"the variant {record.variant} can no longer be built", value=record.refused
-        )
-    known = _stored(stored, record.target, record.variant)
-    if known is not None and known.digest not in ("", record.digest):
-        tools = ", ".join(f"{name} {version}" for name, version in known.tools.items())
-        raise InputRefused(
-            f"the variant {record.variant}, built again, would not be what the study measured",
-            value=f"digest {record.digest[:12]}, not {known.digest[:12]}",
-            next_step=f"it was built by {tools}; are its calibration data and its evaluation data"
-            " what they were?",
-        )
-
-
-def _stored(stored: Sequence[VariantRecord], target: str, variant: Variant) -> VariantRecord | None:
-    same = (each for each in stored if each.target == target and each.variant == variant)
-    return next(same, None)
-
-
-def _builder(at: Place) -> Builder:
+def builder_at(at: Place) -> Builder:
     """The recipes' tools take seconds to import, and most commands build nothing."""
     from autotune.adapters.variants.builder import VariantBuilder  # noqa: PLC0415
     from autotune.adapters.variants.tensorrt import TensorRTBuilder  # noqa: PLC0415
@@ -263,7 +164,7 @@ def _refuse_unbuildable(study: Study, model: ServedModel, wanted: Sequence[Wante
             next_step="tune them on a server that autotune starts: launch embedded, binary, docker",
         )
     for step in dict.fromkeys(each.step for each in wanted):
-        refuse_several_versions(_part(model, step))
+        refuse_several_versions(part_of(model, step))
 
 
 def restricted(space: Space, records: Sequence[VariantRecord]) -> Space:
@@ -291,7 +192,7 @@ def restricted(space: Space, records: Sequence[VariantRecord]) -> Space:
 
 # ------------------------------------------------------------------------------------- building
 @dataclass(kw_only=True)
-class _Workshop:
+class Workshop:
     """Builds one study's variants; ``stack`` ends the server that it may need for that."""
 
     study: Study
@@ -303,11 +204,11 @@ class _Workshop:
 
     def record(self, wanted: Wanted) -> VariantRecord:
         """What comes of a variant: built, refused, or there already."""
-        part = _part(self.model, wanted.step)
+        part = part_of(self.model, wanted.step)
         if _own_variant(self.study, part) == str(wanted.variant):
             return _own_record(wanted, part)
         reason = impossible(wanted.variant, self._hardware) or _unserved(part, wanted.variant)
-        source = _source(part, wanted.variant)
+        source = source_of(part, wanted.variant)
         if reason or source is None:
             reason = reason or "there is no file that it could be built from"
             self.at.say(f"variant {wanted} is left out: {reason}")
@@ -437,7 +338,7 @@ def _unserved(part: ServedModel, variant: Variant) -> str:
     return ""
 
 
-def _source(part: ServedModel, variant: Variant) -> Path | None:
+def source_of(part: ServedModel, variant: Variant) -> Path | None:
     """The file that a variant is built from: TorchScript for PyTorch, else ONNX."""
     if variant.engine is not Engine.PYTORCH:
         return part.onnx
@@ -453,17 +354,17 @@ def _batch_sizes(space: Space, step: str, part: ServedModel) -> tuple[int, ...]:
     return tuple(sorted({*found, max(1, part.config.max_batch_size)}))
 
 
-def _part(model: ServedModel, step: str) -> ServedModel:
+def part_of(model: ServedModel, step: str) -> ServedModel:
     return model.composing[step] if step else model
 
 
 # -------------------------------------------------------------------------------------- placing
-def _artefacts(
+def artefacts_of(
     study: Study, model: ServedModel, steps: Collection[str], records: Sequence[VariantRecord]
 ) -> Mapping[str, Sequence[Artefact]]:
     """Of each of the steps, the model's own first: it is what the configuration found serves, asked
     for or not."""
-    found = {step: _own_artefacts(study, _part(model, step)) for step in steps}
+    found = {step: _ownartefacts_of(study, part_of(model, step)) for step in steps}
     for record in records:
         mine = found[record.step]
         if record.usable and all(each.variant != record.variant for each in mine):
@@ -476,7 +377,7 @@ def _own_variant(study: Study, part: ServedModel) -> str | None:
     return variant_in_service(part, gpus=gpus_of(study.server), hardware=hardware.seen())
 
 
-def _own_artefacts(study: Study, part: ServedModel) -> list[Artefact]:
+def _ownartefacts_of(study: Study, part: ServedModel) -> list[Artefact]:
     own = _own_variant(study, part)
     if own is None or part.onnx is None:
         return []

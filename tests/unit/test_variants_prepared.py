@@ -18,13 +18,13 @@ from autotune.adapters.variants.builder import VariantBuilder
 from autotune.adapters.variants.request import BuildRequest
 from autotune.adapters.variants.running import Runner
 from autotune.bootstrap.variants import (
-    Before,
     Place,
     Prepared,
-    prepare_one,
     prepare_variants,
     restricted,
 )
+from autotune.bootstrap.variants_before import Before
+from autotune.bootstrap.variants_exported import prepare_one
 from autotune.core.errors import InputRefused
 from autotune.core.study import Launch, Study
 from autotune.core.variants import Variant, VariantRecord
@@ -243,7 +243,7 @@ def test_the_model_s_own_variant_can_be_exported_though_it_is_in_no_space(
     model: ServedModel, asked: Any, place: Place
 ) -> None:
     study, own = asked([HALF]), Candidate({"variant": OWN, "max_batch_size": 1})
-    found = prepare_one(study, model, place, candidate=own, stored=[stored()])
+    found = prepare_one(study, model, place, candidate=own, before=Before(variants=[stored()]))
     assert found.artefacts[OWN].own
     assert HALF in found.artefacts, "the evidence shows the other trials' configurations too"
 
@@ -252,12 +252,14 @@ def test_a_variant_is_built_again_for_an_export_and_refused_if_it_is_another(
     model: ServedModel, asked: Any, place: Place
 ) -> None:
     study, half = asked([OWN, HALF]), Candidate({"variant": HALF, "max_batch_size": 1})
-    again = prepare_one(study, model, place, candidate=half, stored=[stored(digest="")])
+    again = prepare_one(
+        study, model, place, candidate=half, before=Before(variants=[stored(digest="")])
+    )
     artefact = again.artefacts[HALF]
     assert artefact.path.is_file()
     assert artefact.path.is_relative_to(place.cache_dir)
     with pytest.raises(InputRefused, match="would not be what the study measured") as refused:
-        prepare_one(study, model, place, candidate=half, stored=[stored()])
+        prepare_one(study, model, place, candidate=half, before=Before(variants=[stored()]))
     assert "not 000000000000" in str(refused.value)
 
 
@@ -317,7 +319,7 @@ def test_a_variant_that_is_the_source_file_itself_is_taken_from_the_model(
     assert source.file == str(moved)
     moved.write_text("another model")
     study, chosen = asked([OWN, str(source.variant)]), Candidate({"variant": str(source.variant)})
-    found = prepare_one(study, model, place, candidate=chosen, stored=[source])
+    found = prepare_one(study, model, place, candidate=chosen, before=Before(variants=[source]))
     assert found.artefacts[str(source.variant)].path == model.onnx
 
 
