@@ -280,7 +280,9 @@ def test_what_was_refused_for_want_of_time_is_not_kept(tmp_path: Path) -> None:
     assert VariantBuilder(tmp_path, search_s=0.0).build(request).cached, "what passed is"
 
 
-@pytest.mark.parametrize("spoiled", ["", "{}", '{"record": {}, "files": {}}'])
+@pytest.mark.parametrize(
+    "spoiled", ["", "{}", "[]", '{"record": {}, "files": {}}', '{"record": {}, "files": []}']
+)
 def test_an_entry_whose_record_cannot_be_read_is_built_again(
     source: Path, tmp_path: Path, spoiled: str
 ) -> None:
@@ -288,6 +290,24 @@ def test_an_entry_whose_record_cannot_be_read_is_built_again(
     Path(first.file).with_name("record.json").write_text(spoiled)
     assert not VariantBuilder(tmp_path).build(request_of(source, FP16)).cached
     assert VariantBuilder(tmp_path).build(request_of(source, FP16)).cached
+
+
+@pytest.mark.parametrize("change", ["variant", "files"])
+def test_an_entry_that_names_what_is_not_known_or_not_there_is_built_again(
+    source: Path, tmp_path: Path, change: str
+) -> None:
+    first = VariantBuilder(tmp_path).build(request_of(source, FP16))
+    stored = Path(first.file).with_name("record.json")
+    entry = json.loads(stored.read_text())
+    if change == "variant":
+        entry["record"]["variant"] = "a-later-engine-fp4"
+    else:
+        entry["files"] = {}
+        Path(first.file).unlink()
+    stored.write_text(json.dumps(entry))
+    again = VariantBuilder(tmp_path).build(request_of(source, FP16))
+    assert not again.cached
+    assert Path(again.file).is_file()
 
 
 def _build_and_die(source: Path, cache: Path) -> None:
@@ -314,6 +334,56 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_taken_for_whole(
     assert [e for e in (tmp_path / "variants").iterdir() if e.is_dir()] == [
         Path(record.file).parent
     ]
+
+
+def folders(cache: Path) -> list[Path]:
+    return [entry for entry in (cache / "variants").iterdir() if entry.is_dir()]
+
+
+def test_what_a_killed_build_left_is_deleted_by_the_next_build_of_anything(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    child = multiprocessing.get_context("spawn").Process(
+        target=_build_and_die, args=(source, tmp_path)
+    )
+    child.start()
+    child.join(60)
+    assert len(folders(tmp_path)) == 1
+    assert not list((tmp_path / "tmp").glob("[!.]*")), "scratch stands in the cache"
+    record = VariantBuilder(tmp_path).build(request_of(source))
+    assert folders(tmp_path) == [Path(record.file).parent]
+    assert [entry.name for entry in Path(record.file).parent.iterdir() if entry.is_dir()] == []
+
+
+def test_a_build_that_goes_on_is_not_swept_away_by_another(source: Path, tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    records: list[VariantRecord] = []
+
+    def slow(_: Sequence[Outputs]) -> float:
+        begun.set()
+        go_on.wait(60)
+        return 0.0
+
+    def build() -> None:
+        records.append(VariantBuilder(tmp_path).build(request_of(source, FP16, drop=slow)))
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    assert begun.wait(60)
+    assert VariantBuilder(tmp_path).build(request_of(source)).usable
+    go_on.set()
+    thread.join(60)
+    assert records[0].usable
+    assert Path(records[0].file).is_file()
+
+
+def test_a_cache_may_be_named_relative_to_where_one_is(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert VariantBuilder(Path("cache")).build(request_of(source)).usable
 
 
 def test_two_that_want_the_same_at_once_build_it_once(source: Path, tmp_path: Path) -> None:

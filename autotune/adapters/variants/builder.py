@@ -86,7 +86,7 @@ class VariantBuilder:
             key["calibration"] = _calibration_key(request)
 
         def made(folder: Path) -> Made:
-            with tempfile.TemporaryDirectory(prefix="autotune-variant-") as scratch:
+            with tempfile.TemporaryDirectory(dir=folder.absolute()) as scratch:
                 task = Task(
                     request=request,
                     source=Source(request.source, weights),

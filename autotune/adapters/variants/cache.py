@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from filelock import FileLock, Timeout
 
+from autotune.core.errors import InputRefused
 from autotune.core.model_interface import Sample
 from autotune.core.variants import Attempt, Variant, VariantRecord
 
@@ -59,17 +60,16 @@ class VariantCache:
         folder = self.root / digest
         try:
             entry = json.loads((folder / _RECORD).read_text("utf-8"))
-            whole = all(
-                sha256_of(folder / name) == wanted for name, wanted in entry["files"].items()
-            )
+            files: dict[str, str] = entry["files"]
+            whole = all(sha256_of(folder / name) == wanted for name, wanted in files.items())
             record = _record(entry["record"], folder)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return record if whole else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, InputRefused):
+            return None  # another version's record, or what is no record at all
+        file = Path(record.file)
+        return record if whole and (file.parent != folder or file.name in files) else None
 
     def _filled(self, digest: str, fill: Fill) -> VariantRecord:
-        for left in self.root.glob(f".{digest}.*"):  # of a build that was killed: we hold its lock
-            shutil.rmtree(left, ignore_errors=True)
+        self._sweep(digest)
         folder = Path(tempfile.mkdtemp(prefix=f".{digest}.", dir=self.root))
         try:
             record = fill(folder)
@@ -86,6 +86,16 @@ class VariantCache:
             return _record(stored, target, cached=False)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _sweep(self, held: str) -> None:
+        """Delete what builds that were killed have left, of any digest: a build that goes on holds
+        its lock. We hold that of ``held``."""
+        for left in self.root.glob(".*.*"):
+            digest = left.name.split(".")[1]
+            with contextlib.ExitStack() as stack, contextlib.suppress(Timeout, OSError):
+                if digest != held:
+                    stack.enter_context(FileLock(self.root / f"{digest}.lock").acquire(timeout=0))
+                shutil.rmtree(left, ignore_errors=True)
 
 
 # ---------------------------------------------------------------------------------------- digests
