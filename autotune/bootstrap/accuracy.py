@@ -131,7 +131,8 @@ def _read(path: Path) -> Sequence[Any]:
             answers = list(np.load(path, allow_pickle=False))
         elif path.suffix == ".txt":
             # As an editor counts lines: `splitlines` ends them at a form feed, too.
-            answers = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            lines = path.read_text(encoding="utf-8").split("\n")
+            answers = lines[:-1] if lines[-1] == "" else lines
         else:
             answers = None
     except (OSError, ValueError, TypeError) as error:

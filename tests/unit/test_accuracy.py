@@ -191,6 +191,20 @@ def test_right_answers_are_read_from_a_file(tmp_path: Path, suffix: str) -> None
     assert [int(each) for each in expected or ()] == right
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_line_ends_where_an_editor_ends_it(tmp_path: Path, end: str) -> None:
+    right = ["a\x0cb", "c\u2028d", "e\x85f", "g\x0bh", "", " i "]
+    file = tmp_path / "right.txt"
+    file.write_text("\r\n".join(right) + end, encoding="utf-8", newline="")
+    assert asked(study(tmp_path, expected=str(file)), INTERFACE).accuracy.expected == right
+
+
+def test_a_file_without_a_line_holds_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "right.txt").touch()
+    with pytest.raises(InputRefused, match="0 answers, 6 requests"):
+        asked(study(tmp_path, expected=str(tmp_path / "right.txt")), INTERFACE)
+
+
 def test_right_answers_that_do_not_fit_the_requests_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "right.json"
     for text, match in (("[1, 2]", "2 answers, 6 requests"), ("{}", "a .txt with an answer")):

@@ -36,7 +36,6 @@ DELICATE = (
 _BF16_OPSET = 22
 """Since then Conv and the pools are declared for bfloat16."""
 _BF16_CAST_OPSET = 13
-_BF16_CAST_OPSET = 13
 """Since then Cast knows bfloat16."""
 _DTYPES = {Precision.FP16: np.dtype(np.float16), Precision.BF16: np.dtype(ml_dtypes.bfloat16)}
 _FLOAT, _HALF, _BRAIN = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
@@ -83,11 +82,9 @@ def in_steps(model: Any, precision: Precision, *, spared: Collection[str] = ()) 
     ONNX Runtime's CPU provider has few: it computes a chain of fp16 operators in fp32, where
     nothing overflows, and does not run bfloat16 at all.
     """
+    short = _HALF
     if precision is Precision.BF16:
-        model = graphs.raised(model, _BF16_CAST_OPSET)
-    short = _BRAIN if precision is Precision.BF16 else _HALF
-    if short == _BRAIN:
-        model = graphs.raised(model, _BF16_CAST_OPSET)
+        short, model = _BRAIN, graphs.raised(model, _BF16_CAST_OPSET)
     spared = {*spared, *DEFAULT_OP_BLOCK_LIST}
     inferred = onnx.shape_inference.infer_shapes(model)
     floats = {
