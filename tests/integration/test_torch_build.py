@@ -45,6 +45,12 @@ MAKE_SOURCES = """
     free = torch.export.export(net, example, dynamic_shapes=({0: batch}, {0: batch}))
     torch.export.save(free, sys.argv[1] + "/net.pt2")
     torch.export.save(torch.export.export(net, example), sys.argv[1] + "/fixed.pt2")
+    torch.jit.freeze(torch.jit.script(net)).save(sys.argv[1] + "/frozen.pt")
+    torch.jit.freeze(torch.jit.script(net).half()).save(sys.argv[1] + "/frozen_half.pt")
+    halves = tuple(tensor.half() for tensor in example)
+    torch.jit.script(net.half()).save(sys.argv[1] + "/half.pt")
+    free = torch.export.export(net, halves, dynamic_shapes=({0: batch}, {0: batch}))
+    torch.export.save(free, sys.argv[1] + "/half.pt2")
 """
 
 
@@ -127,6 +133,22 @@ def weights_of(file: Path) -> str:
         [sys.executable, "-c", script, file], check=True, capture_output=True, text=True
     )
     return found.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["half.pt", "half.pt2", "frozen_half.pt"])
+def test_a_source_in_fp16_does_not_become_fp32_by_its_name(
+    sources: Path, tmp_path: Path, name: str
+) -> None:
+    made = build(sources / name, "pytorch-fp32", tmp_path)
+    assert made.refused.startswith("the source's weights are float16")
+
+
+def test_a_frozen_source_is_fp32_and_does_not_become_fp16_by_its_name(
+    sources: Path, tmp_path: Path
+) -> None:
+    assert build(sources / "frozen.pt", "pytorch-fp32", tmp_path).refused == ""
+    made = build(sources / "frozen.pt", "pytorch-fp16", tmp_path)
+    assert made.refused.startswith("the source is frozen")
 
 
 def test_a_program_exported_for_one_batch_size_is_refused(sources: Path, tmp_path: Path) -> None:

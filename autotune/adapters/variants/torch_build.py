@@ -23,7 +23,7 @@ import shutil
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -95,7 +95,8 @@ def _loaded(torch: Any, source: Path, precision: str, request: Request) -> tuple
             module = torch.jit.load(str(source), map_location="cpu").eval()
         except RuntimeError as error:
             raise Refused(f"PyTorch cannot load {source.name}: {_first(error)}") from error
-        _require_held(module, str(module.inlined_graph), precision)
+        graph = module.inlined_graph
+        _require_held(_weights(module), graph, precision, _constants(graph))
         return module.to(dtype), _arguments(module)
     return _traced(torch, source, precision, request)
 
@@ -104,7 +105,7 @@ def _traced(torch: Any, source: Path, precision: str, request: Request) -> tuple
     """An exported program as TorchScript: its graph, followed on a batch of two requests."""
     dtype = getattr(torch, _LOW.get(precision, "float32"))
     module = _exported(torch, source)
-    _require_held(module, str(module.graph), precision)
+    _require_held(_weights(module), module.graph, precision)
     names = list(inspect.signature(module.forward).parameters)
     ordered = _ordered(request, names)
     example = [_cast(tensor, dtype) for tensor in _tensors(torch, [ordered, ordered])]
@@ -129,20 +130,46 @@ def _traced(torch: Any, source: Path, precision: str, request: Request) -> tuple
         ) from error
 
 
-def _require_held(module: Any, graph: str, precision: str) -> None:
-    """Refused where the result would not be of the precision that it is called: most of the
-    source's weights are of another type than fp32, or the ``graph``, as text, is quantized."""
-    if "quantized::" in graph or "quantized_decomposed" in graph:
+def _require_held(
+    weights: Sequence[Any], graph: Any, precision: str, constants: Sequence[Any] = ()
+) -> None:
+    """Refused where the result would not be of the precision that it is called: the ``graph`` is
+    quantized, or most of the source's ``weights`` and ``constants`` are of another type than fp32,
+    or are constants, whose type cannot be changed."""
+    if "quantized::" in str(graph) or "quantized_decomposed" in str(graph):
         raise Refused("the source is quantized already: give the model that it was made from")
-    held: Counter[str] = Counter()
-    for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.is_floating_point():
-            held[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    held = _values_by_type((*weights, *constants))
     most = max(held, key=lambda name: held[name], default="float32")
     if precision == "fp32" and most != "float32":
         raise Refused(
             f"the source's weights are {most}: as fp32 it would be the same under another name"
         )
+    fixed = _values_by_type(constants).total()
+    if precision != "fp32" and 2 * fixed > held.total():
+        raise Refused(
+            "the source is frozen, and its weights cannot be converted: save it without"
+            " torch.jit.freeze"
+        )
+
+
+def _values_by_type(tensors: Iterable[Any]) -> Counter[str]:
+    """How many floating-point values each type holds."""
+    held: Counter[str] = Counter()
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            held[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return held
+
+
+def _weights(module: Any) -> list[Any]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _constants(graph: Any) -> list[Any]:
+    """Tensors that stand in a TorchScript graph itself, as a frozen module's weights do."""
+    nodes = graph.findAllNodes("prim::Constant")
+    values = [node for node in nodes if node.hasAttribute("value")]
+    return [node.t("value") for node in values if node.kindOf("value") == "t"]
 
 
 def _follow_sizes(torch: Any, module: Any) -> None:
