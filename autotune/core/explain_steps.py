@@ -89,7 +89,7 @@ def help_words(found: Breakdown, remedy: Remedy) -> str:
         )
     return (
         f"{text}: to meet it, shorten {remedy.step} by about {ms(remedy.excess_ms)}, from"
-        f" {ms(remedy.from_ms)} to {ms(remedy.to_ms)} ({remedy.factor:.2f} times as fast)"
+        f" {ms(remedy.from_ms)} to {ms(remedy.to_ms)} ({times(remedy.factor)} as fast)"
         f"{_why(found, remedy)}"
     )
 
@@ -101,7 +101,7 @@ def _too_slow_words(found: Breakdown, remedy: Remedy) -> str:
     return (
         f"{most} of {remedy.step}, the most that the space has, cannot hold"
         f" {found.offered_qps:.1f}/s: shorten it from {ms(remedy.from_ms)} to less than"
-        f" {ms(remedy.to_ms)} ({remedy.factor:.2f} times as fast), or allow at least"
+        f" {ms(remedy.to_ms)} ({times(remedy.factor)} as fast), or allow at least"
         f" {remedy.instances} instances"
     )
 
@@ -123,6 +123,11 @@ def _why(found: Breakdown, remedy: Remedy) -> str:
 def of_steps(number: int, found: Breakdown, helping: Remedy | None) -> list[str]:
     told = [by_step(number, found), limiting(found)]
     return told if helping is None else [*told, help_words(found, helping)]
+
+
+def times(factor: float) -> str:
+    """``1.67 times``; never 1.00, which would ask for nothing."""
+    return f"{max(factor, 1.01):.2f} times"
 
 
 def ms(value: float) -> str:

@@ -318,6 +318,13 @@ def test_where_no_number_of_instances_in_the_space_holds_the_rate_the_factor_is_
     )
 
 
+def test_what_is_to_be_shortened_by_very_little_is_not_said_to_be_fast_enough() -> None:
+    measured = near_miss(p95=800.4)
+    trials = [replace(starved_study()[2], measurements=(replace(measured, intervals={}),))]
+    said = "\n".join(decided(trials).reasons)
+    assert "(1.01 times as fast)" in said
+
+
 def test_a_pick_is_told_by_its_steps_without_a_remedy() -> None:
     decision = decided(starved_study(preprocess_ms=185.0))
     assert decision.pick == 2
