@@ -18,7 +18,11 @@ from autotune.adapters.triton.precision import precision_of
 from autotune.core.variants import Precision
 from tests.integration.studies import Finished, Tool, tool
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # a test may wait for its turn
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.study,
+    pytest.mark.timeout(900),  # a test may wait for its turn
+]
 
 INT8 = "onnxruntime-int8"
 CONFIG = """
