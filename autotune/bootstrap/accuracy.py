@@ -70,6 +70,10 @@ def _function(metric: str) -> UserScore:
     path, name = _file_of(metric), metric.rpartition(":")[2]
     function = load_function(path, name)
     where = f"the accuracy metric {name} of {path}"
+    called = (
+        f"it is called as {name}(outputs, expected) and returns a score, higher is better; outputs"
+        " holds a mapping from output name to array for each request"
+    )
 
     def score(outputs: Sequence[Answer], expected: Sequence[Any] | None) -> float:
         # Copies: what it changes would be changed for every later variant.
@@ -77,17 +81,15 @@ def _function(metric: str) -> UserScore:
         right = None if expected is None else copy.deepcopy(list(expected))
         try:
             with users_own(path, where):
-                value = float(function(given, right))
+                answer = function(given, right)
+                text = isinstance(answer, str | bytes)  # "0.9" would pass for a number
+                value = math.nan if text else float(answer)
         except InputRefused as refused:
             raise InputRefused(
-                refused.rule,
-                value=refused.value,
-                next_step=refused.next_step
-                or f"it is called as {name}(outputs, expected) and returns a score, higher"
-                " is better; outputs holds a mapping from output name to array for each request",
+                refused.rule, value=refused.value, next_step=refused.next_step or called
             ) from refused
         if not math.isfinite(value):
-            raise InputRefused(f"{where} gives no number", value=value)
+            raise InputRefused(f"{where} gives no number", value=answer, next_step=called)
         return value
 
     return score

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -93,9 +93,7 @@ def prepare_variants(
     with ExitStack() as stack:
         made = builder or builder_at(at)
         workshop = Workshop(study=study, model=model, at=at, stack=stack, builder=made)
-        records = tuple(workshop.record(each) for each in wanted)
-        for record in records:
-            before.refuse_another(record)
+        records = records_of(workshop, wanted, before)
         space = restricted(study.space, records)
         return Prepared(
             study=replace(study, space=space),
@@ -107,6 +105,25 @@ def prepare_variants(
             variants=records,
             gate=workshop.gate(),
         )
+
+
+def records_of(
+    workshop: Workshop, wanted: Sequence[Wanted], before: Before
+) -> tuple[VariantRecord, ...]:
+    """What comes of each. What can be refused without building is refused before anything is."""
+    found = {each: workshop.unbuilt(each) for each in wanted}
+    known = [record for record in found.values() if record is not None]
+    for record in known:
+        before.refuse_another(record)
+    restricted(workshop.study.space, known)
+    left = [each for each, record in found.items() if record is None]
+    if left:
+        workshop.refuse_unusable(left)
+    for each in left:
+        record = workshop.built(each)
+        before.refuse_another(record)
+        found[each] = record
+    return tuple(record for record in found.values() if record is not None)
 
 
 def builder_at(at: Place) -> Builder:
@@ -200,23 +217,44 @@ class Workshop:
     at: Place
     stack: ExitStack
     builder: Builder
-    _calibration: Sequence[Sample] | None = field(default=None, init=False)
 
     def record(self, wanted: Wanted) -> VariantRecord:
         """What comes of a variant: built, refused, or there already."""
+        return self.unbuilt(wanted) or self.built(wanted)
+
+    def unbuilt(self, wanted: Wanted) -> VariantRecord | None:
+        """What is known of a variant without building it: there already, or impossible here. None
+        where it has to be built."""
         part = part_of(self.model, wanted.step)
         if _own_variant(self.study, part) == str(wanted.variant):
             return _own_record(wanted, part)
         reason = impossible(wanted.variant, self._hardware) or _unserved(part, wanted.variant)
+        if not reason and source_of(part, wanted.variant) is None:
+            reason = "there is no file that it could be built from"
+        if not reason:
+            return None
+        self.at.say(f"variant {wanted} is left out: {reason}")
+        return VariantRecord(variant=wanted.variant, step=wanted.step, refused=reason)
+
+    def built(self, wanted: Wanted) -> VariantRecord:
+        """Of one that `unbuilt` has nothing against."""
+        part = part_of(self.model, wanted.step)
         source = source_of(part, wanted.variant)
-        if reason or source is None:
-            reason = reason or "there is no file that it could be built from"
-            self.at.say(f"variant {wanted} is left out: {reason}")
-            return VariantRecord(variant=wanted.variant, step=wanted.step, refused=reason)
+        assert source is not None, "`unbuilt` asks for a source"
         record = self.builder.build(self._request(wanted, part, source))
         said = f"left out: {record.refused}" if record.refused else _built(record)
         self.at.say(f"variant {wanted}: {said}")
         return record
+
+    def refuse_unusable(self, wanted: Sequence[Wanted]) -> None:
+        """InputRefused for data or a metric that these could not be calibrated or judged by; what
+        needs no server first."""
+        accuracy = self._asked.accuracy
+        if accuracy.function is None:
+            accuracy.judged_outputs([output.name for output in self.model.config.output])
+        if any(each.variant.precision in CALIBRATED for each in wanted):
+            _ = self._calibration
+        accuracy.drop(self._source_answers, self._source_answers)
 
     def gate(self) -> AccuracyGate:
         """With the source's answers, where they can be had here, or from a server that was
@@ -278,17 +316,17 @@ class Workshop:
     def _source_answers(self) -> Sequence[Answer]:
         return self._evaluated.answers(self._asked.requests)
 
-    def _calibration_of(self, step: str) -> Sequence[Sample]:
+    @cached_property
+    def _calibration(self) -> Sequence[Sample]:
         spec = self.study.calibration
         if spec is None:  # the study file's rules refuse that, and the builder does
             return ()
-        if self._calibration is None:
-            interface = interface_of(self.model.config)
-            every = build_samples(
-                interface, spec.data, seed=self.study.seed, key="calibration.data"
-            )
-            self._calibration = every[: spec.samples]
-        return self._evaluated.inputs(step, self._calibration)
+        interface = interface_of(self.model.config)
+        every = build_samples(interface, spec.data, seed=self.study.seed, key="calibration.data")
+        return every[: spec.samples]
+
+    def _calibration_of(self, step: str) -> Sequence[Sample]:
+        return self._evaluated.inputs(step, self._calibration) if self._calibration else ()
 
     def _shapes(self, wanted: Wanted) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """Of the workload's inputs, which an engine is built for, and of the evaluation's."""

@@ -8,7 +8,7 @@ likely luck, and a search would chase it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -97,9 +97,31 @@ class Accuracy:
         if self.function is not None:
             worse = self.function(source, self.expected) - self.function(answers, self.expected)
         else:
-            worse = max(self._output_drop(name, answers, source) for name in self._outputs(source))
+            worse = max(
+                self._output_drop(name, answers, source) for name in self.judged_outputs(source[0])
+            )
         worse = max(worse, _lost(answers, source))
         return worse if worse > ROUNDING else 0.0
+
+    def judged_outputs(self, outputs: Iterable[str]) -> list[str]:
+        """Which of a model's outputs the metric looks at, by name. InputRefused where it has none
+        of that name, or several and the metric looks at one."""
+        names = sorted(outputs)
+        if self.output:
+            if self.output not in names:
+                raise InputRefused(
+                    "accuracy.output names no output of the model",
+                    value=self.output,
+                    next_step=f"It has {', '.join(names)}.",
+                )
+            return [self.output]
+        if len(names) > 1 and (self.metric in ONE_OUTPUT or self.expected is not None):
+            raise InputRefused(
+                f"the model has several outputs, and {self.metric} looks at one",
+                value=", ".join(names),
+                next_step=f"Say which: accuracy: {{metric: {self.metric}, output: {names[0]}}}.",
+            )
+        return names
 
     def _output_drop(self, name: str, answers: Sequence[Answer], source: Sequence[Answer]) -> float:
         given, own = [a[name] for a in answers], [s[name] for s in source]
@@ -134,24 +156,6 @@ class Accuracy:
             for o, v in zip(outputs, values, strict=True)
         ]
         return float(np.mean(real))
-
-    def _outputs(self, source: Sequence[Answer]) -> list[str]:
-        names = sorted(source[0])
-        if self.output:
-            if self.output not in names:
-                raise InputRefused(
-                    "accuracy.output names no output of the model",
-                    value=self.output,
-                    next_step=f"It has {', '.join(names)}.",
-                )
-            return [self.output]
-        if len(names) > 1 and (self.metric in ONE_OUTPUT or self.expected is not None):
-            raise InputRefused(
-                f"the model has several outputs, and {self.metric} looks at one",
-                value=", ".join(names),
-                next_step=f"Say which: accuracy: {{metric: {self.metric}, output: {names[0]}}}.",
-            )
-        return names
 
     def _require_alike(self, answers: Sequence[Answer], source: Sequence[Answer]) -> None:
         if not source or len(answers) != len(source):

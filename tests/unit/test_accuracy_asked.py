@@ -114,3 +114,11 @@ def test_an_answer_of_a_line_ends_with_the_line_alone(tmp_path: Path) -> None:
         assert of(tmp_path, expected=str(right)).accuracy.expected == ["a\x0cb\u2028c", "d"]
     right.write_bytes(b"a\r\nb\r\n")
     assert of(tmp_path, expected=str(right)).accuracy.expected == ["a", "b"]
+
+
+def test_a_text_is_no_score_though_it_looks_like_one(tmp_path: Path) -> None:
+    (tmp_path / "metric.py").write_text("def text(outputs, expected): return '0.9'\n")
+    accuracy = of(tmp_path, metric=f"{tmp_path}/metric.py:text").accuracy
+    with pytest.raises(InputRefused, match="gives no number") as refused:
+        score(accuracy, answers([1]))
+    assert "'0.9'" in str(refused.value)

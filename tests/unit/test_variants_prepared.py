@@ -20,8 +20,11 @@ from autotune.adapters.variants.running import Runner
 from autotune.bootstrap.variants import (
     Place,
     Prepared,
+    Wanted,
     prepare_variants,
+    records_of,
     restricted,
+    variants_asked,
 )
 from autotune.bootstrap.variants_before import Before
 from autotune.bootstrap.variants_exported import prepare_one
@@ -340,3 +343,54 @@ def test_the_files_outputs_that_are_not_declared_are_not_judged(
 def test_accuracy_without_variants_asks_nothing(asked: Any, prepared: Any, tmp_path: Path) -> None:
     study = replace(asked(), space=parse_space({"instances": [1, 2]}, "s"))
     assert prepared(study, Builder(tmp_path)).gate is None
+
+
+# --------------------------------------------------------------- refused before anything is built
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"calibration": {"data": "wide.npz"}}, "calibration.data"),
+        ({"calibration": {"data": "empty/"}}, "empty"),
+        ({"accuracy": {"metric": "cosine", "output": "nothing"}}, "names no output"),
+        ({"accuracy": {"metric": "score.py:score"}}, "gives no number"),
+    ],
+)
+def test_unusable_data_and_metrics_are_refused_before_anything_is_built(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: Any,
+    prepared: Any,
+    sections: dict[str, Any],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("wide.npz", x=np.zeros((8, 5), dtype="float32"))
+    Path("empty").mkdir()
+    Path("score.py").write_text("def score(outputs, expected): return '0.9'\n")
+    study = asked([HALF, BYTE], **{"calibration": {"data": "data.npz"}, **sections})
+    builder = Builder(tmp_path / "built")
+    with pytest.raises(InputRefused, match=words):
+        prepared(study, builder)
+    assert not builder.asked
+
+
+def test_a_step_of_which_nothing_can_be_built_is_refused_before_another_s_are(
+    asked: Any,
+) -> None:
+    class OneImpossible:
+        study = replace(asked(), space=parse_space({"a.variant": [HALF], "b.variant": [HALF]}, "s"))
+
+        def unbuilt(self, wanted: Wanted) -> VariantRecord | None:
+            if wanted.step == "a":
+                return None
+            return VariantRecord(variant=wanted.variant, step="b", refused="Python code of its own")
+
+        def refuse_unusable(self, _wanted: Any) -> None: ...
+
+        def built(self, wanted: Wanted) -> VariantRecord:
+            pytest.fail(f"{wanted} was built first")
+
+    shop: Any = OneImpossible()
+    with pytest.raises(InputRefused, match=r"values of b\.variant") as refused:
+        records_of(shop, list(variants_asked(shop.study.space)), Before())
+    assert "Python code of its own" in str(refused.value)
