@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from search_spaces.candidate import Value
+from search_spaces.candidate import STEP_FIELDS, Value
 from search_spaces.conditions import TESTS, Condition
 from search_spaces.domain import Domain, Range, Values
 from search_spaces.parameter import Parameter
@@ -28,6 +28,8 @@ def read_parameters(mapping: Mapping[str, Any]) -> tuple[Parameter, ...]:
         raise SpaceRefused(
             "a space names at least one parameter", next_step="e.g. max_batch_size: [1, 4, 8]"
         )
+    for target, spec in specs.items():
+        _refuse_nested(target, spec)
     rules = {target: target_rule(target, (target,)) for target in specs}
     domains = {target: _domain(target, specs[target], rules[target]) for target in specs}
     if (twice := named_twice(specs)) is not None:
@@ -40,6 +42,18 @@ def read_parameters(mapping: Mapping[str, Any]) -> tuple[Parameter, ...]:
         Parameter(target=target, domain=domains[target], when=_own_when(target, spec, domains))
         for target, spec in specs.items()
     )
+
+
+def _refuse_nested(target: str, spec: Any) -> None:
+    """A step's parameters, written as a mapping below its name."""
+    below = spec if isinstance(spec, Mapping) else {}
+    field = next((str(key) for key in below if key in STEP_FIELDS), None)
+    if field is not None and target not in STEP_FIELDS:
+        raise SpaceRefused(
+            "a step's parameter is written in one line, <step>.<field>",
+            next_step=f"did you mean {target}.{field}?",
+            path=(target, field),
+        )
 
 
 def _own_when(target: str, spec: Any, domains: Mapping[str, Domain]) -> tuple[Condition, ...]:

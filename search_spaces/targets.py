@@ -17,6 +17,7 @@ from search_spaces.candidate import (
     SERVER_PREFIX,
     STEP_FIELDS,
     VARIANT,
+    WORKERS,
     Value,
     split_target,
 )
@@ -97,6 +98,11 @@ def target_rule(target: str, path: Path) -> TargetRule:
 
 
 def _nearest_target(target: str) -> str:
+    if target == WORKERS:
+        return f"of a pipeline's step it is <step>.{WORKERS}, of a model alone {INSTANCES}"
+    _, of_a_step, flag = target.partition("." + SERVER_PREFIX)
+    if of_a_step:
+        return f"flags are the whole server's: {SERVER_PREFIX}{flag}"
     step, _, name = target.rpartition(".")
     if not step or not name:
         return nearest(target, (*_FIXED, "prune", "about"))

@@ -48,12 +48,23 @@ class Variant:
         every = {str(one): one for one in ALL}
         if name in every:
             return every[name]
-        near = difflib.get_close_matches(name, every, n=3, cutoff=0.5)
+        near = _by_precision(name) or difflib.get_close_matches(name, every, n=3, cutoff=0.5)
         raise InputRefused(
             "a variant is <engine>-<precision>",
             value=name,
             next_step=f"did you mean {' or '.join(near)}?" if near else f"e.g. {next(iter(every))}",
         )
+
+
+_ON_CPU = (Precision.FP32, Precision.FP16, Precision.INT8)
+
+
+def _by_precision(name: str) -> list[str]:
+    """Variants that have some place to run, of a precision that stands without its engine."""
+    if name not in tuple(Precision):
+        return []
+    on_cpu = [f"{Engine.ONNXRUNTIME}-{name} (on a CPU)"] if name in _ON_CPU else []
+    return [*on_cpu, f"{Engine.TENSORRT}-{name} (on an NVIDIA GPU)"]
 
 
 ALL = tuple(Variant(engine, precision) for engine in Engine for precision in Precision)

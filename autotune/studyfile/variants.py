@@ -61,7 +61,9 @@ def _calibration(study: StudySection, placed: list[tuple[Place, Variant]]) -> It
             )
     elif not needing:
         yield Problem(
-            place=("calibration",), rule="has no effect: the space has no int8 or fp8 variant"
+            place=("calibration",),
+            rule="has no effect: the space has no int8 or fp8 variant",
+            next_step="add one to it, such as onnxruntime-int8, or remove the section",
         )
 
 
@@ -73,10 +75,14 @@ def _accuracy(study: StudySection, placed: list[tuple[Place, Variant]]) -> Itera
             place=("sla", "accuracy_drop"),
             rule="has no effect: the space has no variant, so every candidate answers as the"
             " model does",
-            value=study.sla.accuracy_drop,
+            value=f"{study.sla.accuracy_drop * 100:g}%",
+            next_step="add variants to it, such as onnxruntime-fp32 and onnxruntime-fp16, or remove"
+            " this",
         )
     if study.accuracy is not None:
         yield Problem(
             place=("accuracy",),
             rule="has no effect: the space has no variant to hold against the model",
+            next_step="add variants to it, such as onnxruntime-fp32 and onnxruntime-fp16, or remove"
+            " this",
         )

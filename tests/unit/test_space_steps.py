@@ -98,13 +98,20 @@ def test_what_a_configuration_holds_as_text_is_found_as_the_space_s_own_value():
         ("decode.threads", "is decode.parameters.threads"),
         ("decode.parameters.", "known: max_batch_size"),
         ("two words.workers", "<step>.workers"),
-        ("workers", "<step>.workers"),
+        ("workers", "of a pipeline's step it is <step>.workers, of a model alone instances"),
+        ("decode.server.foo", "flags are the whole server's: server.foo"),
     ],
 )
 def test_a_target_that_no_step_has_is_refused_with_what_it_may_have_meant(target: str, words: str):
     with pytest.raises(SpaceRefused) as refused:
         parse_space({target: [1]}, "bad")
     assert words in str(refused.value)
+
+
+def test_a_step_s_parameters_below_its_name_are_refused_with_how_they_are_written():
+    with pytest.raises(SpaceRefused, match=r"did you mean decode\.workers") as refused:
+        parse_space({"decode": {"workers": [1, 2]}}, "bad")
+    assert refused.value.path == ("decode", "workers")
 
 
 @pytest.mark.parametrize("values", [[0], [1.5], ["two"], [None]])

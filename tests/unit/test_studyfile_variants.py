@@ -213,6 +213,8 @@ def test_a_definition_from_before_there_were_variants_can_be_read(folder: Path) 
         ("exclude: none", "methods: [minmax, mean]", 22, "'minmax', 'entropy' or 'percentile'"),
         ("exclude: none", "methods: [minmax, minmax]", 22, "names a method twice"),
         ("-int8]", "-int]", 24, "did you mean onnxruntime-int8"),
+        ("onnxruntime-int8]", "int8]", 24, "did you mean onnxruntime-int8 (on a CPU) or tensorrt-"),
+        ("onnxruntime-int8]", "bf16]", 24, "did you mean tensorrt-bf16 (on an NVIDIA GPU)?"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(
@@ -248,6 +250,7 @@ def test_int8_among_values_spelled_out_is_found_too(folder: Path) -> None:
 def test_calibration_without_anything_to_calibrate_is_refused(folder: Path) -> None:
     text = refusal(folder, PIPELINE.replace("onnxruntime-int8", "onnxruntime-fp16"))
     assert "study.yaml:20: calibration: has no effect" in text
+    assert "such as onnxruntime-int8" in text
 
 
 def test_a_limit_on_accuracy_that_nothing_measures_is_refused(folder: Path) -> None:
@@ -259,6 +262,7 @@ def test_accuracy_of_a_study_without_variants_is_refused(folder: Path) -> None:
     lines = [each for each in without("calibration").splitlines() if "variant" not in each]
     text = refusal(folder, "\n".join(lines))
     assert "study.yaml:14: sla.accuracy_drop: has no effect" in text
+    assert "(got '1%')" in text
     assert "study.yaml:15: accuracy: has no effect" in text
 
 
