@@ -30,7 +30,7 @@ from autotune.core.capability import Hardware, impossible
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import Sample
 from autotune.core.study import Launch, Study
-from autotune.core.variants import Engine, Variant, VariantRecord
+from autotune.core.variants import AS_GIVEN, Engine, Variant, VariantRecord
 from autotune.ports import AccuracyGate
 from autotune.studyfile.variants import CALIBRATED
 from loadgen.inputs import build_samples
@@ -363,7 +363,7 @@ def _own_record(wanted: Wanted, part: ServedModel) -> VariantRecord:
         digest=digest,
         size_mb=file.stat().st_size / 1e6,
         accuracy_drop=0.0,
-        notes=("the model as it was given",),
+        notes=(AS_GIVEN,),
     )
 
 

@@ -441,11 +441,7 @@ def _variant_row(record: VariantRecord, *, steps: bool) -> tuple[str | Text, ...
 
 
 def _came_of(record: VariantRecord) -> Text:
-    if record.refused:
-        return Text("refused", style="red")
-    if record.cached:
-        return Text("from the cache", style="green")
-    return Text(f"built in {record.seconds:.0f} s", style="green")
+    return Text(record.came_of, style="red" if record.refused else "green")
 
 
 def _variant_notes(record: VariantRecord) -> list[str]:

@@ -67,6 +67,9 @@ def _by_precision(name: str) -> list[str]:
     return [*on_cpu, f"{Engine.TENSORRT}-{name} (on an NVIDIA GPU)"]
 
 
+AS_GIVEN = "the model as it was given"
+"""The note of a variant that is the source itself."""
+
 ALL = tuple(Variant(engine, precision) for engine in Engine for precision in Precision)
 
 
@@ -108,6 +111,15 @@ class VariantRecord:
     attempts: tuple[Attempt, ...] = ()
     tools: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def came_of(self) -> str:
+        """In a few words what came of it: refused, or where the artefact is from."""
+        if self.refused:
+            return "refused"
+        if AS_GIVEN in self.notes:
+            return "nothing to build"
+        return "from the cache" if self.cached else f"built in {self.seconds:.0f} s"
 
     @property
     def usable(self) -> bool:

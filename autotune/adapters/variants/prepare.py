@@ -15,8 +15,8 @@ from autotune.adapters.variants.running import Runner
 
 _WAYS: tuple[tuple[str, dict[str, bool]], ...] = (
     ("", {}),
-    ("merging dimensions that contradict each other", {"auto_merge": True}),
-    ("without symbolic shape inference", {"skip_symbolic_shape": True}),
+    ("with unknown dimensions taken for equal where they meet", {"auto_merge": True}),
+    ("with unknown dimensions left unknown", {"skip_symbolic_shape": True}),
 )
 """Tried in turn: each gives up a little more of what is known about shapes."""
 
@@ -86,6 +86,9 @@ def _preprocess(raw: Path, path: Path) -> list[str]:
             continue
         if not failures:
             return []
-        return [f"prepared {how}: otherwise {failures[-1]}"]
+        return [
+            f"prepared for quantization {how}, since ONNX Runtime does not settle them by itself:"
+            f" {failures[-1]}"
+        ]
     graphs.save(graphs.load(raw), path)
     return [f"quantized without ONNX Runtime's preprocessing, which fails: {failures[-1]}"]

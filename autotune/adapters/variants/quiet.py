@@ -32,5 +32,6 @@ def quiet() -> Iterator[None]:
 def told(error: BaseException, length: int = 200) -> str:
     """An exception of a library in one line, for people."""
     words = " ".join(str(error).split())
-    text = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    name = type(error).__name__
+    text = words if words and type(error) is Exception else f"{name}: {words}" if words else name
     return text if len(text) <= length else text[: length - 1] + "…"
