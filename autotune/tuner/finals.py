@@ -99,7 +99,11 @@ class Finals:
             return None
         self.say("canary", "the configuration found in service once more: is the machine the same?")
         after = self._take(0, Purpose.CANARY, phases.canary(self.study))
-        return None if after is None else changed(before.measurement, after)
+        if after is None:
+            return None
+        difference = changed(before.measurement, after)
+        self.say("canary", f"it went from {difference}" if difference else "no difference is seen")
+        return difference
 
     def _measure_doubted(self) -> None:
         """Measure the best of what was put in doubt again, as it stood before it was, less what an

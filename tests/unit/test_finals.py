@@ -135,6 +135,12 @@ def test_a_machine_that_is_what_it_was_is_not_spoken_of(bench: Any) -> None:
     assert purposes(answer.trials[0])[Purpose.CANARY] == 1
 
 
+def test_what_a_canary_came_to_is_said(bench: Any) -> None:
+    b = bench()
+    b.runner().run()
+    assert [s.text for s in b.steps if s.stage == "canary"][-1] == "no difference is seen"
+
+
 def test_a_machine_that_has_changed_puts_all_in_doubt_and_the_best_are_measured_again(
     bench: Any,
 ) -> None:
@@ -150,6 +156,7 @@ def test_a_machine_that_has_changed_puts_all_in_doubt_and_the_best_are_measured_
     assert answer.trials[1].measurement is not None
     assert answer.trials[1].measurement.started_at > first.started_at
     assert any("were measured again" in warning for warning in answer.warnings)
+    assert any(s.stage == "canary" and s.text.startswith("it went from ") for s in b.steps)
     environment = b.store.study("s").environment
     assert environment is not None
     assert environment["warnings"] == list(answer.warnings)

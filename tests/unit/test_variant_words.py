@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from autotune.adapters.variants import prepare as preparing
+from autotune.adapters.variants import task as tasks
+from autotune.adapters.variants.builder import VariantBuilder
 from autotune.adapters.variants.quiet import told
+from autotune.adapters.variants.request import BuildRequest
 from autotune.core.variants import AS_GIVEN, Variant, VariantRecord
-from tests.variant_models import network
+from tests.variant_models import network, requests, spec
 
 HALF = Variant.parse("onnxruntime-fp16")
 
@@ -53,3 +56,24 @@ def test_an_exception_s_name_is_told_where_it_says_something() -> None:
     assert told(ValueError("no")) == "ValueError: no"
     assert told(Exception("no")) == "no"
     assert told(Exception()) == "Exception"
+
+
+def test_what_goes_on_inside_a_long_build_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "_EVERY_S", 0.0)
+    said: list[str] = []
+    request = BuildRequest(
+        source=network(tmp_path / "n.onnx", delicate=True),
+        variant=Variant.parse("onnxruntime-int8"),
+        samples=requests(3, seed=1),
+        drop=lambda _: 0.5,
+        limit=0.1,
+        calibration=spec(),
+        calibration_samples=requests(4, seed=2),
+    )
+    VariantBuilder(tmp_path, said.append).build(request)
+    assert said[1] == "onnxruntime-int8: preparing the graph"
+    assert "calibrating on 4 requests" in said[2]
+    assert any("asked 3 requests" in words for words in said)
+    assert any("1 of 3 layers quantized alone" in words for words in said)

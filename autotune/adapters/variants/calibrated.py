@@ -42,6 +42,7 @@ def make(task: Task, form: Form, target: Path) -> Made:
         return Made(refused=_no_data(request))
     notes = list(coverage.gaps(request.calibration_samples, request.samples))
     try:
+        task.say("preparing the graph")
         prepared = prepare(request.source, task.scratch, _OPSETS[form])
         feeds = Runner(prepared.path).feed
         samples = request.calibration_samples[: request.calibration.samples]
@@ -92,7 +93,8 @@ class _Search:
         given = self._given(self._spec.exclude or ())
         for method in self._spec.methods:
             started = self._task.clock()
-            self._task.say(f"calibrating, {method}")
+            count = len(self._task.request.calibration_samples[: self._spec.samples])
+            self._task.say(f"calibrating on {count} requests, {method}")
             try:
                 self._ranges[method] = self._calibrator.ranges(method)
             except OSError:  # a full disk says nothing of the model
@@ -182,6 +184,7 @@ class _Search:
         if not quantized_anything(path):
             self._fail(way.words, started, "nothing in the graph could be quantized")
             return None
+        self._task.say(f"{way.words}: asked {len(self._task.request.samples)} requests")
         judged = self._task.judge(path)
         seconds = self._task.clock() - started
         tried = Tried(way=way, path=path, judged=judged, seconds=seconds)

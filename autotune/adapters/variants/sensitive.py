@@ -41,10 +41,12 @@ class Sensitivity:
         expected = [self.task.source.answer(index, one) for index, one in enumerate(samples)]
         groups = _ends_first(graphs.heavy_groups(self.prepared.model))
         losses: dict[Group, float] = {}
+        say = self.task.paced()
         for group in groups:
             if losses and self.task.clock() > until:
                 break
             losses[group] = self._loss(group, samples, expected)
+            say(f"{len(losses)} of {len(groups)} layers quantized alone")
         note = ""
         if len(losses) < len(groups):
             missed = len(groups) - len(losses)

@@ -11,6 +11,7 @@ from autotune.adapters.variants.gate import Judged, Source, judge, judge_optimiz
 from autotune.adapters.variants.made import Say
 from autotune.adapters.variants.request import BuildRequest
 
+_EVERY_S = 10.0
 _WRECKED = 0.1
 """A drop that nobody means to serve."""
 
@@ -29,6 +30,18 @@ class Task:
 
     def say(self, words: str) -> None:
         self.tell(f"{self.request.variant}: {words}")
+
+    def paced(self) -> Say:
+        """Says how far a long loop is, every `_EVERY_S` and not more often."""
+        last = time.monotonic()
+
+        def say(words: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _EVERY_S:
+                last = time.monotonic()
+                self.say(words)
+
+        return say
 
     def say_drop(self, what: str, judged: Judged) -> None:
         drop = "not measured" if judged.drop is None else share(judged.drop)
