@@ -22,7 +22,7 @@ from autotune.core.intervals import Interval
 from autotune.core.judged import Probe
 from autotune.core.measurement import EMULATED, METRICS
 from autotune.core.plain import finite
-from autotune.core.records import StudyRecord
+from autotune.core.records import PLANNED, StudyRecord
 from autotune.core.sla import ACCURACY, Limit, Sla
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
@@ -30,6 +30,7 @@ from autotune.core.variants import VariantRecord
 from autotune.core.wording import (
     change_span,
     disbelieved,
+    disbelieved_words,
     ended_words,
     in_kinds,
     percent,
@@ -72,7 +73,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
     page = {
         "study": study,
         "title": f"{study.name}: autotune report",
-        "answer": answer(cast, sla),
+        "answer": answer(cast, sla, (told.get("searched") or {}).get("words", "")),
         "helping": (told.get("remedy") or {}).get("words", ""),
         "met": cast.pick is not None,
         "headline": _headline(cast),
@@ -94,7 +95,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "capacity": _capacity(found, sla),
         "nearby": [one for entry in found for one in _nearby(entry, sla)],
         "disbelieved": disbelieved(trials),
-        "taken": sum(len(trial.measurements) for trial in trials),
+        "disbelieved_words": disbelieved_words(trials),
         "config": config_text,
         "diff": _diff(default_config_text, config_text),
         "measured": _how_measured(cast, workload, sla, objectives),
@@ -175,8 +176,10 @@ class _Cast:
         return [(f"{name} (trial {e.number})", e) for name, e in named if e is not None]
 
 
-def answer(cast: _Cast, sla: Sla) -> str:
-    """The study's answer in one sentence."""
+def answer(cast: _Cast, sla: Sla, searched: str = "") -> str:
+    """The study's answer in one sentence; ``searched`` tells how far the search got, where it was
+    cut short."""
+    of_those = searched and f" ({searched})"
     pick, miss = cast.pick, cast.miss
     if pick is not None:
         rate = _offered(pick)
@@ -193,10 +196,11 @@ def answer(cast: _Cast, sla: Sla) -> str:
         tightest = _broken(miss, sla)
         if miss.standing is Standing.UNDECIDED:
             return (
-                "No candidate is known to meet the SLA. Trial"
+                f"No candidate is known to meet the SLA{of_those}. Trial"
                 f" {miss.number} comes nearest, and is undecided: {miss.why}."
             )
-        return f"No candidate meets the SLA. The nearest miss is trial {miss.number}: {tightest}."
+        nearest = f"The nearest miss is trial {miss.number}: {tightest}"
+        return f"No candidate meets the SLA{of_those}. {nearest}."
     return "No candidate could be judged: there is no measurement that can be believed."
 
 
@@ -359,7 +363,7 @@ def _steps(cast: _Cast) -> list[dict[str, Any]]:
 def _step(step: Step, found: Breakdown) -> dict[str, Any]:
     return {
         "name": step.name,
-        "limits": step.name == found.limiting,
+        "limits": found.limits(step.name),
         "latency": f"{step.latency_ms:,.1f}",
         "queue": f"{step.queue_ms:,.1f}",
         "compute": f"{step.compute_ms:,.1f}",
@@ -567,9 +571,7 @@ def _drop(share: float | None) -> str:
 
 
 def _came_of(record: VariantRecord) -> str:
-    if record.refused:
-        return "refused"
-    return "from the cache" if record.cached else f"built in {record.seconds:.0f} s"
+    return record.came_of
 
 
 # ---------------------------------------------------------------------------------- config.pbtxt
@@ -639,9 +641,13 @@ def _generator(cast: _Cast) -> list[tuple[str, str]]:
     return [("generator", f"{sent}; sent late by {known}; {load.generator_cpu:.0%} of one core")]
 
 
+_NO_FACTS = {"warnings", PLANNED}
+"""What of the environment is no description of it."""
+
+
 def _environment(study: StudyRecord) -> Iterator[tuple[str, str]]:
     """Without the warnings, which stand on top of the page."""
-    return _flat({k: v for k, v in (study.environment or {}).items() if k != "warnings"})
+    return _flat({k: v for k, v in (study.environment or {}).items() if k not in _NO_FACTS})
 
 
 def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

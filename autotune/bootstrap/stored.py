@@ -22,7 +22,8 @@ from autotune.bootstrap.variants_exported import prepare_one
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision, without_unconfirmed
 from autotune.core.errors import InputRefused
-from autotune.core.records import DecisionRecord, StudyRecord, StudyState
+from autotune.core.records import PLANNED, DecisionRecord, StudyRecord, StudyState
+from autotune.core.searched import Searched
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.core.variants import VariantRecord
@@ -123,10 +124,22 @@ class StoredStudy:
             study=study,
             record=record,
             trials=trials,
-            decision=decision_of(study, ended, _decided_by(store, record.id, decided)),
+            decision=decision_of(
+                study,
+                ended,
+                _decided_by(store, record.id, decided),
+                _searched(study, record, trials),
+            ),
             exported_to=None if decided is None else decided.exported_to,
             variants=store.variants(record.id),
         )
+
+
+def _searched(study: Study, record: StudyRecord, trials: Sequence[Trial]) -> Searched | None:
+    """None of a study from before it was stored how many candidates it had."""
+    planned = (record.environment or {}).get(PLANNED)
+    minutes = study.budget.minutes if record.state is StudyState.DONE else None
+    return None if planned is None else Searched.of(trials, planned, minutes)
 
 
 def _decided_by(

@@ -24,7 +24,7 @@ from autotune.core.explain_steps import ms
 from autotune.core.study import Study
 from autotune.core.trial import Trial
 from autotune.core.variants import VariantRecord
-from autotune.core.wording import disbelieved
+from autotune.core.wording import disbelieved, disbelieved_words
 from autotune.tuner.answer import Answer
 
 
@@ -50,9 +50,14 @@ def print_answer(answer: Answer, *, noted: Collection[str]) -> None:
     measured = sum(trial.measurement is not None for trial in answer.trials)
     under_load = answer.load_s / answer.wall_s
     _heading(
-        f"Candidates measured: {measured}, in {duration(answer.wall_s)}, {under_load:.0%} of it"
-        f" under load; {answer.stopped_because}."
+        f"Candidates measured: {measured}{_of_planned(decision)}, in {duration(answer.wall_s)},"
+        f" {under_load:.0%} of it under load; {answer.stopped_because}."
     )
+
+
+def _of_planned(decision: Decision) -> str:
+    searched = decision.searched
+    return "" if searched is None or not searched.cut_short else f" of {searched.planned}"
 
 
 def _heading(text: str) -> None:
@@ -75,7 +80,9 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
     pick = by_number.get(-1 if decision.pick is None else decision.pick)
     if pick is None:
         known = "is known to meet" if decision.undecided else "meets"
-        Console.out.print(Text(f"{study.name}: no candidate {known} the SLA", style="bold red"))
+        searched = "" if decision.searched is None else decision.searched.words
+        headline = f"{study.name}: no candidate {known} the SLA" + (searched and f" ({searched})")
+        Console.out.print(Text(headline, style="bold red"))
     else:
         headline = f"{study.name}: {candidate_words(pick.candidate)}"
         confirmed = pick.confirmation is not None
@@ -144,11 +151,10 @@ def _print_warnings(warnings: Sequence[str]) -> None:
 
 def _print_disbelieved(trials: Sequence[Trial]) -> None:
     """The measurements that say nothing about their candidates, by reason."""
-    taken = sum(len(trial.measurements) for trial in trials)
     found = disbelieved(trials)
     if not found:
         return
-    _heading(f"Not believed: {sum(one.count for one in found)} of {taken} measurements")
+    _heading(disbelieved_words(trials))
     for one in found:
         _bullet(f"{'; '.join(one.struck)}: {one.reason}")
 

@@ -399,7 +399,7 @@ def steps_sheet(found: Breakdown) -> Sheet:
 
 
 def _step_row(step: Step, found: Breakdown) -> tuple[str | Text, ...]:
-    limits = step.name == found.limiting
+    limits = found.limits(step.name)
     name = f"{LIMITS_MARK if limits else ' '} {step.name}"
     return (
         Text(name, style="bold" if limits else ""),

@@ -27,6 +27,9 @@ FULL = 0.95
 """A step whose instances are busy for this share of the window, or more, is saturated."""
 ALIKE = 0.02
 """Steps whose utilization differs by no more than this are told apart by their queues."""
+AHEAD = 0.1
+"""A step that is ahead of another by less than this share of its own figure is not clearly so: the
+means of a window vary by as much from one window to the next."""
 SEEN = 3
 """A batch size that was executed less often says little about how long it takes."""
 
@@ -67,9 +70,10 @@ class Breakdown:
 
     ``saturated``: it fell ``behind``, or a step's instances were busy all the time. ``limiting`` is
     the step that limits: the busiest where it is saturated (of several, the one with the longest
-    queue), else the one with the largest part of a request's time. ``mean_ms`` is a request's mean
-    latency, ``outside_ms`` what of it was spent in no step; None where it is unknown, as it is of a
-    pipeline that fell behind, or whose steps overlap.
+    queue), else the one with the largest part of a request's time, be it by no more than the noise
+    (see `clear`). ``mean_ms`` is a request's mean latency, ``outside_ms`` what of it was spent in
+    no step; None where it is unknown, as it is of a pipeline that fell behind, or whose steps
+    overlap.
     """
 
     steps: tuple[Step, ...]
@@ -88,10 +92,31 @@ class Breakdown:
         return self.of(self.limiting)
 
     @property
+    def longest(self) -> tuple[Step, ...]:
+        """The step with the largest part of a request's time, and those that noise does not let be
+        told from it, the largest first."""
+        ordered = sorted(self.steps, key=lambda step: -step.latency_ms)
+        least_ms = (1 - AHEAD) * ordered[0].latency_ms
+        return tuple(step for step in ordered if step.latency_ms >= least_ms)
+
+    @property
+    def clear(self) -> bool:
+        """Whether one step limits by more than the noise."""
+        return self.saturated or len(self.longest) == 1
+
+    def limits(self, name: str) -> bool:
+        """Whether it is clearly that step which limits."""
+        return self.clear and name == self.limiting
+
+    @property
     def first_full(self) -> Step | None:
-        """The step that would saturate first if the rate rose; None where that is unknown."""
-        known = [step for step in self.steps if step.capacity_qps is not None]
-        return min(known, key=lambda step: step.capacity_qps or 0.0, default=None)
+        """The step that would saturate first if the rate rose; None where that is unknown, or
+        another would at about the same rate."""
+        known = [(step.capacity_qps, step) for step in self.steps if step.capacity_qps is not None]
+        ordered = sorted(known, key=lambda one: one[0])
+        if len(ordered) > 1 and ordered[0][0] >= (1 - AHEAD) * ordered[1][0]:
+            return None
+        return ordered[0][1] if ordered else None
 
     @property
     def too_slow(self) -> tuple[Step, ...]:
@@ -114,7 +139,7 @@ class Breakdown:
     def to_json(self) -> dict[str, Any]:
         first = self.first_full
         plain: dict[str, Any] = finite({
-            "limiting": self.limiting,
+            "limiting": self.limiting if self.clear else None,
             "saturated": self.saturated,
             "saturates_first": None if first is None else first.name,
             "offered_qps": self.offered_qps,
@@ -131,7 +156,7 @@ class Breakdown:
                     "mean_batch": step.mean_batch,
                     "capacity_qps": step.capacity_qps,
                     "capacity_at_least": step.at_least,
-                    "limiting": step.name == self.limiting,
+                    "limiting": self.limits(step.name),
                 }
                 for step in self.steps
             ],

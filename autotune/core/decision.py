@@ -38,6 +38,7 @@ from autotune.core.judged import Dimension, Judged, judge_trial
 from autotune.core.plain import finite
 from autotune.core.ranking import Choice, dimensions, front, known_dimensions, rank
 from autotune.core.reasons import Field, reasons
+from autotune.core.searched import Searched
 from autotune.core.sla import ACCURACY, Outcome, Sla
 from autotune.core.study import Objective, PickRule, Robust
 from autotune.core.trial import Trial
@@ -75,7 +76,8 @@ class Decision:
     be told apart by the rule; empty where the pick stands alone. ``contenders`` are the pick and
     those that longer measuring could make the pick, by the rule's order. ``comparisons`` are the
     latest ones of any two of the judged. ``unknown`` are dimensions left out. ``reasons`` are
-    sentences for people. ``remedy`` is what would help a pipeline that is the nearest miss.
+    sentences for people. ``remedy`` is what would help a pipeline that is the nearest miss;
+    ``searched`` how far the search got (None: not told).
     """
 
     rule: PickRule
@@ -94,6 +96,7 @@ class Decision:
     contenders: tuple[int, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     remedy: Remedy | None = None
+    searched: Searched | None = None
 
     def of(self, number: int | None) -> Judged | None:
         """The judged trial of that number."""
@@ -135,6 +138,13 @@ class Decision:
                 for c in self.gain
             ],
             "reasons": list(self.reasons),
+            "searched": None
+            if self.searched is None
+            else {
+                "tried": self.searched.tried,
+                "planned": self.searched.planned,
+                "words": self.searched.words,
+            },
             "steps": None
             if told is None or steps is None
             else {"trial": told.number, **steps.to_json()},
@@ -155,13 +165,14 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
     comparisons: Sequence[Comparison] = (),
     robust: Robust | None = None,
     space: Space | None = None,
+    searched: Searched | None = None,
 ) -> Decision:
     """Judge every ok trial, take the front of those that meet the SLA, and pick from it.
 
-    Depends on its arguments alone, not on the order of ``trials``. ``workload``, ``robust`` and
-    ``space`` only word the reasons and the remedy; of ``comparisons`` the latest of two trials in a
-    metric counts. A candidate that failed its confirmation, or a robust probe, does not meet the
-    SLA.
+    Depends on its arguments alone, not on the order of ``trials``. ``workload``, ``robust``,
+    ``space`` and ``searched`` only word the reasons and the remedy; of ``comparisons`` the latest
+    of two trials in a metric counts. A candidate that failed its confirmation, or a robust probe,
+    does not meet the SLA.
     """
     found = (judge_trial(trial, sla) for trial in trials)
     judged = sorted((j for j in found if j is not None), key=lambda j: j.number)
@@ -183,6 +194,7 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
         rule=rule,
         workload=workload,
         robust=robust,
+        searched=searched,
     )
     runner_up = None if choice is None else choice.runner_up
     return Decision(
@@ -202,6 +214,7 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
         contenders=_contenders(field, choice, sla),
         comparisons=tuple(comparison for _, comparison in sorted(contrasts.comparisons.items())),
         remedy=helping,
+        searched=searched,
     )
 
 

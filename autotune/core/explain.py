@@ -10,6 +10,7 @@ from autotune.core.judged import Judged, Probe, objection
 from autotune.core.measurement import METRICS, label
 from autotune.core.ranking import Choice
 from autotune.core.savings import Savings
+from autotune.core.searched import Searched
 from autotune.core.sla import ACCURACY, Finding, Outcome, Verdict
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wording import ENDED, change_span, listed, share_words, unjudged
@@ -215,10 +216,29 @@ def near_miss(nearest: Judged, rule: str) -> list[str]:
     others = [found for found in broken if found is not worst]
     why = "; ".join(f"{where}{finding.reason}" for where, finding in [worst, *others])
     achieved = nearest.measurement.load
-    rate = f"it answered {achieved.achieved_qps:.1f} of {achieved.offered_qps:.1f} requests/s"
+    # What was asked before the window opened is answered within it, too.
+    answered = min(achieved.achieved_qps, achieved.offered_qps)
+    rate = (
+        "the rate is not what it fails at: it answered"
+        f" {answered:.1f} of {achieved.offered_qps:.1f} requests/s"
+    )
     behind = any(finding.metric == "achieved" for _, finding in broken)
     text = f"no candidate meets the SLA; trial {nearest.number} comes nearest: {why}"
     return [text, *([] if behind else [rate])]
+
+
+def cut_short(searched: Searched | None) -> list[str]:
+    """That candidates are left which nobody tried, so that none of them can be ruled out."""
+    if searched is None or not searched.cut_short:
+        return []
+    was = "was" if searched.tried == 1 else "were"
+    told = f"only {searched.tried} of {searched.planned} candidates {was} tried"
+    if searched.minutes is None:
+        return [f"{told}: another may meet the SLA"]
+    return [
+        f"{told} within budget.minutes, {searched.minutes:g}: another may meet the SLA; raise it to"
+        " try more"
+    ]
 
 
 def gained(baseline: Judged, pick: Judged, contrasts: Sequence[Contrast]) -> str:
@@ -254,10 +274,14 @@ def saved(savings: Savings, workload: Workload) -> list[str]:
     ended = [
         f"{words}: {savings.ended[end]}" for end, words in ENDED.items() if end in savings.ended
     ]
-    return [
-        f"the search's {windows}{odd} took {savings.window_s:.0f} s ({', '.join(ended)}) instead of"
-        f" {savings.fixed_s:.0f} s at a fixed {workload.measure_s:g} s each"
-    ]
+    took = f"the search's {windows}{odd} took {savings.window_s:.0f} s ({', '.join(ended)})"
+    if savings.saved < 0:
+        more_s = savings.window_s - savings.fixed_s
+        return [
+            f"{took}, {more_s:.0f} s more than at a fixed {workload.measure_s:g} s each: a window"
+            " goes on while its verdict is undecided"
+        ]
+    return [f"{took} instead of {savings.fixed_s:.0f} s at a fixed {workload.measure_s:g} s each"]
 
 
 # ------------------------------------------------------------------------------------ the pieces

@@ -31,14 +31,23 @@ def limiting(found: Breakdown) -> str:
     step = found.limit
     if found.saturated:
         return f"{step.name} limits: {_busy(step)}; {_taken(found)}"
-    whole = found.mean_ms or sum(each.latency_ms for each in found.steps)
-    share = f"{step.latency_ms / whole:.0%} of a request's time" if whole else "most of the time"
-    told = f"{step.name} limits: it takes {share}"
+    told = _longest(found)
     first = found.first_full
     if first is None:
         return told
-    which = "it would also" if first is step else f"{first.name} would"
+    which = "it would also" if found.clear and first is step else f"{first.name} would"
     return f"{told}; {which} be the first to saturate, at {capacity(first)}"
+
+
+def _longest(found: Breakdown) -> str:
+    """Which step takes the most of a request's time, or that none clearly does."""
+    if not found.clear:
+        alike = listed([f"{step.name} ({ms(step.latency_ms)})" for step in found.longest])
+        return f"no step clearly limits: {alike} take about as long"
+    step = found.limit
+    whole = found.mean_ms or sum(each.latency_ms for each in found.steps)
+    share = f"{step.latency_ms / whole:.0%} of a request's time" if whole else "most of the time"
+    return f"{step.name} limits: it takes {share}"
 
 
 def _busy(step: Step) -> str:

@@ -11,6 +11,7 @@ from autotune.core.contrast import Contrasts
 from autotune.core.judged import Dimension, Judged
 from autotune.core.ranking import Choice
 from autotune.core.savings import savings
+from autotune.core.searched import Searched
 from autotune.core.study import PickRule, Robust
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
@@ -33,6 +34,7 @@ class Field:
     rule: PickRule
     workload: Workload | None
     robust: Robust | None
+    searched: Searched | None = None
 
     @property
     def baseline(self) -> Judged | None:
@@ -49,11 +51,13 @@ def reasons(
     elif nearest is not None:
         told = [
             *explain.near_miss(nearest, field.rule),
+            *explain.cut_short(field.searched),
             *_steps(nearest, helping),
             *explain.capacity(nearest, field.workload),
         ]
     else:
-        return ["no trial was measured: nothing can be decided"]
+        nothing = "no trial was measured: nothing can be decided"
+        return [nothing, *explain.cut_short(field.searched)]
     return [*told, *_incomplete(field), *explain.left_out(field.unknown), *_saved(field)]
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+PLANNED = "planned"
+"""The key of a study's environment that tells how many candidates there were to try."""
+
 
 class StudyState(StrEnum):
     RUNNING = "running"

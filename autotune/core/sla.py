@@ -278,7 +278,8 @@ def _judge_achieved(measurements: Sequence[Measurement], least: float) -> Findin
     if not scheduled:
         return _finding(limit, None, Outcome.UNDECIDED, None, "no request was scheduled")
     offered = sum(load.offered_qps * load.window_s for load in loads)
-    answered = sum(load.achieved_qps * load.window_s for load in loads)
+    # More than were offered are those that were asked for before the window opened.
+    answered = min(offered, sum(load.achieved_qps * load.window_s for load in loads))
     share = sum(load.ok for load in loads) / scheduled
     kept = (answered + EDGE_REQUESTS * len(loads)) / offered if offered else 0.0
     value = min(share, kept, 1.0)

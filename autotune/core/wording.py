@@ -185,6 +185,21 @@ def disbelieved(trials: Iterable[Trial]) -> list[Disbelieved]:
     ]
 
 
+def disbelieved_words(trials: Sequence[Trial]) -> str:
+    """``Not believed: 4 of 6 measurements``; where others follow the search's own, how many of them
+    are its: ``…, of the search 2 of 3``."""
+    taken = [measured for trial in trials for measured in trial.measurements]
+    own = [measured for measured in taken if measured.purpose is Purpose.TRIAL]
+    told = f"Not believed: {_invalid(taken)} of {len(taken)} measurements"
+    return (
+        told if len(own) == len(taken) else f"{told}, of the search {_invalid(own)} of {len(own)}"
+    )
+
+
+def _invalid(measurements: Iterable[Measurement]) -> int:
+    return sum(not measured.valid for measured in measurements)
+
+
 def _whose(number: int, measurement: Measurement) -> str:
     """And what for, where it is not the search's own."""
     purpose = measurement.purpose

@@ -10,6 +10,7 @@ from autotune.core.decision import Decision, without_unconfirmed
 from autotune.core.errors import LoadFailed, ServerFailed
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.records import DecisionRecord, StudyRecord
+from autotune.core.searched import Searched
 from autotune.core.sla import Outcome, judge
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
@@ -46,7 +47,8 @@ class Settled:
 
 @dataclass(slots=True, kw_only=True)
 class Conclusion:
-    """Takes the decision on what is stored. ``work`` is scratch on the same disk as ``out``."""
+    """Takes the decision on what is stored. ``work`` is scratch on the same disk as ``out``;
+    ``planned`` is how many candidates there were to try."""
 
     study: Study
     study_id: int
@@ -59,6 +61,7 @@ class Conclusion:
     say: Say
     out: Path
     work: Path
+    planned: int
     _passed_over: list[str] = field(default_factory=list, init=False)
 
     def settle(self) -> Settled:
@@ -98,7 +101,9 @@ class Conclusion:
         return ended, self._taken(ended)
 
     def _taken(self, trials: Sequence[Trial]) -> Decision:
-        return decision_of(self.study, trials, self.store.comparisons(self.study_id))
+        stored = self.store.trials(self.study_id)
+        searched = Searched.of(stored, self.planned, self.study.budget.minutes)
+        return decision_of(self.study, trials, self.store.comparisons(self.study_id), searched)
 
     # -------------------------------------------------------------------------------- confirm
     def _confirm(self, pick: Trial) -> None:

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision, decide
 from autotune.core.measurement import Purpose
+from autotune.core.searched import Searched
 from autotune.core.study import Study
 from autotune.core.trial import Trial
 
 
 def decision_of(
-    study: Study, trials: Sequence[Trial], comparisons: Sequence[Comparison] = ()
+    study: Study,
+    trials: Sequence[Trial],
+    comparisons: Sequence[Comparison] = (),
+    searched: Searched | None = None,
 ) -> Decision:
     """Judge the study's trials by its own SLA, objectives and rules. Comparisons count that rest on
     finals which are believed."""
@@ -26,4 +30,5 @@ def decision_of(
         comparisons=[c for c in comparisons if {c.first, c.second} <= final],
         robust=study.robust,
         space=study.space,
+        searched=searched,
     )

@@ -16,7 +16,7 @@ from autotune.core.errors import CandidateFailed, ServerFailed
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.model_interface import ModelInterface, Sample
-from autotune.core.records import StudyState
+from autotune.core.records import PLANNED, StudyState
 from autotune.core.sla import judge
 from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState, numbered
@@ -125,7 +125,8 @@ class StudyRunner:
         self.store.set_study_state(self.study_id, StudyState.RUNNING)
         before = self.store.study(str(self.study_id)).environment or {}
         self._warned = list(dict.fromkeys((*self.warnings, *before.get("warnings", ()))))
-        self.store.set_environment(self.study_id, {**before, **self.environment()})
+        told = {**before, **self.environment(), PLANNED: self.planned}
+        self.store.set_environment(self.study_id, told)
         if self.variants:
             stored = self.store.variants(self.study_id)
             self.store.set_variants(self.study_id, _with_served(self.variants, stored))
@@ -167,6 +168,7 @@ class StudyRunner:
                 "outputs": compared,
                 "warnings": self._warned,
                 "instances_at_start": applied.instances,
+                PLANNED: self.planned,
             },
         )
 
@@ -180,11 +182,18 @@ class StudyRunner:
                 return f"the next trial would not fit into the budget of {budget.minutes:g} min"
             candidate = self.search.ask()
             if candidate is None:
+                self._plan(len(self._trials))
                 return "every candidate of the space has been measured"
             trial = self._run_trial(candidate)
             self.search.tell(candidate, self._outcome(trial))
             if trial.state is TrialState.FAILED and not self.server.alive():
                 self.server.start()  # one that cannot be had again is no later candidate's fault
+
+    def _plan(self, candidates: int) -> None:
+        """There are only so many candidates, as it turns out."""
+        self.planned = candidates
+        before = self.store.study(str(self.study_id)).environment or {}
+        self.store.set_environment(self.study_id, {**before, PLANNED: candidates})
 
     def _run_trial(self, candidate: Candidate) -> Trial:
         number = max((trial.number for trial in self._trials), default=-1) + 1
@@ -286,6 +295,7 @@ class StudyRunner:
             say=self._say,
             out=self.out,
             work=self.work,
+            planned=self.planned,
         )
         self._say("confirm", "ending the server that was tuned")
         self.server.close()

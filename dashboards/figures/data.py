@@ -394,7 +394,7 @@ def step_split(name: str, found: Breakdown) -> StepSplit:
                 queue_ms=step.queue_ms,
                 compute_ms=step.compute_ms,
                 batch=step.mean_batch,
-                limits=step.name == found.limiting,
+                limits=found.limits(step.name),
             )
             for step in found.steps
         ),

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.core.bottleneck import Breakdown, Means, Remedy, breakdown, most_instances, remedy
 from autotune.core.decision import Decision, decide
+from autotune.core.explain_steps import limiting
 from autotune.core.measurement import BatchStat, Ended, Measurement, ServerWindow
 from autotune.core.sla import Sla, judge
 from autotune.core.study import PickRule
@@ -175,6 +176,26 @@ def test_where_nothing_is_full_the_step_with_the_largest_part_of_the_latency_lim
     assert found_in(near_miss()).limiting == "preprocess"
     assert found_in(near_miss(300.0)).limiting == "device"
     assert not found_in(near_miss()).saturated
+
+
+def test_of_steps_that_take_about_as_long_none_clearly_limits() -> None:
+    steps = {"scale": made_step(10.2), "summ": made_step(10.0), "last": made_step(2.0)}
+    measured = made_pipeline_measurement(steps, p95=900.0)
+    found = found_in(measured)
+    assert not any(found.limits(step.name) for step in found.steps)
+    assert found.first_full is None
+    told = found.to_json()
+    assert (told["limiting"], told["saturates_first"]) == (None, None)
+    assert not any(step["limiting"] for step in told["steps"])
+    assert limiting(found) == (
+        "no step clearly limits: scale (10 ms) and summ (10 ms) take about as long"
+    )
+
+
+def test_of_steps_that_take_about_as_long_the_first_to_saturate_is_named() -> None:
+    steps = {"scale": made_step(10.2), "summ": made_step(10.0, instances=2)}
+    said = limiting(found_in(made_pipeline_measurement(steps, p95=900.0)))
+    assert said.endswith("take about as long; scale would be the first to saturate, at 98.0/s")
 
 
 def test_the_step_that_would_saturate_first_is_the_one_that_can_take_least() -> None:

@@ -26,6 +26,7 @@ from autotune.core.capacity import capacity_of
 from autotune.core.decision import Decision, decide
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Ended
+from autotune.core.searched import Searched
 from autotune.core.sla import Sla
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wording import by_kind, disbelieved, span
@@ -373,7 +374,7 @@ def test_show_tells_the_comparisons_other_traffic_and_what_was_not_believed(
         "Under other traffic",
         "5 64.0/s gamma, cv 1.5",
         "a delay overshoots",
-        "Not believed: 3 of 34 measurements",
+        "Not believed: 3 of 34 measurements, of the search 2 of 15",
         "trial 7, final: 23% of this machine's processor",
         "Exported to deploy",
     ):
@@ -388,6 +389,23 @@ def test_where_a_trial_is_undecided_no_candidate_is_known_to_meet(
     trials, study = [_straddling(0)], a_study()
     print_stored(_stored(trials, decide(trials, study.sla, study.objectives, study.pick)))
     assert "ocr: no candidate is known to meet the SLA" in text.getvalue()
+
+
+def test_a_search_that_was_cut_short_is_told_in_the_headline_and_in_the_count(
+    trials: list[Trial], printed: Callable[[int], io.StringIO]
+) -> None:
+    text, study, strict = printed(120), a_study(), Sla(latency_ms={95.0: 1.0})
+    decision = decide(
+        trials[:1],
+        strict,
+        study.objectives,
+        study.pick,
+        searched=Searched(tried=1, planned=36, minutes=3.0),
+    )
+    answer = replace(_answer(trials[:1], decision), exported_to=None)
+    print_answer(answer, noted=())
+    assert "ocr: no candidate meets the SLA (1 of 36 candidates tried)" in text.getvalue()
+    assert "Candidates measured: 1 of 36, in 4:00" in text.getvalue()
 
 
 def test_an_answer_repeats_no_warning_that_was_noted_before(

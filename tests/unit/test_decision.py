@@ -12,6 +12,7 @@ from autotune.core.decision import decide, finalists
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Purpose
 from autotune.core.pareto import dominates
+from autotune.core.searched import Searched
 from autotune.core.sla import Sla
 from autotune.core.study import Objective, PickRule, Robust
 from autotune.core.trial import TrialState
@@ -178,6 +179,26 @@ def test_a_nearest_miss_that_fell_behind_tells_the_rate_it_reached():
     behind = made_trial(0, made_measurement(load=made_load(p95=20, achieved=60.0)))
     decision = decided(behind)
     assert "60.0 of 100.0 offered requests/s" in decision.reasons[0]
+
+
+def test_a_nearest_miss_that_keeps_up_is_not_said_to_fail_at_its_rate():
+    fast = made_trial(0, made_measurement(load=made_load(p95=160, achieved=100.4)))
+    said = " | ".join(decided(fast).reasons)
+    assert "the rate is not what it fails at: it answered 100.0 of 100.0 requests/s" in said
+
+
+def test_after_a_search_that_was_cut_short_another_candidate_may_meet():
+    searched = Searched(tried=1, planned=36, minutes=3.0)
+    assert decided(trial(0, p95=88), searched=searched).reasons[2] == (
+        "only 1 of 36 candidates was tried within budget.minutes, 3: another may meet the SLA;"
+        " raise it to try more"
+    )
+    assert "36" in decided(made_trial(0, state=TrialState.FAILED), searched=searched).reasons[1]
+
+
+def test_after_a_whole_search_no_other_candidate_is_spoken_of():
+    searched = Searched(tried=36, planned=36, minutes=3.0)
+    assert "36" not in " ".join(decided(trial(0, p95=88), searched=searched).reasons)
 
 
 def test_nothing_measured_decides_nothing():

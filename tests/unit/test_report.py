@@ -17,8 +17,9 @@ from autotune.core.decision import decide
 from autotune.core.intervals import Interval
 from autotune.core.judged import judge_trial
 from autotune.core.measurement import TelemetryWindow
+from autotune.core.searched import Searched
 from autotune.core.sla import Sla
-from autotune.core.study import Objective
+from autotune.core.study import Objective, PickRule
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wording import span
 from autotune.core.workload import Workload
@@ -293,7 +294,7 @@ def test_the_comparisons_are_told_from_the_picks_side() -> None:
 
 
 def test_what_was_not_believed_is_listed_with_counts_and_reasons(finished: Page) -> None:
-    assert "Not believed: 3 of 34 measurements" in finished.text
+    assert "Not believed: 3 of 34 measurements, of the search 2 of 15" in finished.text
     assert "trial 7, final 23% of this machine's processor was taken" in finished.text
 
 
@@ -312,6 +313,14 @@ def test_without_a_pick_the_nearest_miss_is_shown(trials: list[Trial]) -> None:
     assert f"No candidate meets the SLA. The nearest miss is trial {nearest}: p95" in page.text
     assert "times the limit of 10 ms" in page.text
     assert page.figure("scatter")["data"][0]["name"] == "front (none meets the SLA)"
+
+
+def test_without_a_pick_the_page_says_how_far_the_search_got() -> None:
+    trials, strict = [a_trial(0, a_candidate(4, 2))], Sla(latency_ms={95.0: 10.0})
+    searched = Searched(tried=1, planned=36, minutes=3.0)
+    told = decide(trials, strict, (), PickRule.CHEAPEST, searched=searched).to_json()
+    text = Page(_render(trials, sla=strict, decision=told)).text
+    assert "No candidate meets the SLA (1 of 36 candidates tried). The nearest miss" in text
 
 
 def test_where_the_nearest_is_undecided_the_page_says_so() -> None:

@@ -206,6 +206,27 @@ def test_the_budget_of_minutes_leaves_time_for_the_confirmation(bench: Any) -> N
     assert answer.wall_s <= 0.6 * 60
 
 
+def test_a_search_that_the_budget_ends_says_how_many_of_how_many_were_tried(bench: Any) -> None:
+    b = bench(budget={"trials": 30, "minutes": 0.6}, sla={"p95_ms": 5.0})
+    answer = b.runner().run()
+    assert answer.decision.searched is not None
+    assert answer.decision.searched.words == "2 of 3 candidates tried"
+    stored = b.store.decision(b.study_id)
+    assert stored is not None
+    assert stored.detail["searched"]["words"] == "2 of 3 candidates tried"
+    assert b.store.study("s").environment["planned"] == 3
+
+
+def test_a_search_that_tried_everything_was_not_cut_short(bench: Any) -> None:
+    b = bench(sla={"p95_ms": 5.0})
+    runner = b.runner()
+    runner.planned = 30  # the budget of trials, of a space that could not be counted
+    answer = runner.run()
+    assert answer.decision.searched is not None
+    assert not answer.decision.searched.cut_short
+    assert b.store.study("s").environment["planned"] == 3
+
+
 def test_an_interrupted_study_goes_on_where_it_stopped(bench: Any) -> None:
     b = bench()
     count = iter(range(100))
