@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from loadgen.bodies import build_bodies, save_bodies
 from loadgen.conduct import Conduct, Course
 from loadgen.process import LoadProcess, unwritable
 from loadgen.results import summarise
+from loadgen.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class LocustDriver:
         self._start_timeout_s = start_timeout_s
         self._grace_s = grace_s
         self._keep_samples = keep_samples
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: ScratchFolder | None = None
         self._worker: LoadProcess | None = None
         self._prepared = 0
         self._model = ""
@@ -82,7 +82,7 @@ class LocustDriver:
         """End the load process and remove its files. Safe to call twice."""
         self._discard_worker()
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
             self._folder = None
             self._prepared = 0
 
@@ -164,10 +164,10 @@ class LocustDriver:
     def _path(self) -> Path:
         if self._folder is None:
             try:
-                self._folder = tempfile.TemporaryDirectory(prefix="autotune-load-")
+                self._folder = ScratchFolder()
             except OSError as exc:
                 raise unwritable(str(exc)) from exc
-        return Path(self._folder.name)
+        return self._folder.path
 
     @property
     def _bodies_path(self) -> Path:

@@ -46,8 +46,7 @@ def served_model(
         return _from_onnx(study, onnx, work_dir)
     if source.onnx is not None:
         return _from_onnx(study, source.onnx, work_dir)
-    assert source.repository is not None, "the study file's rules ask for one source"
-    repository = with_files(source.repository, source.files, work_dir, cache_dir, say)
+    repository = with_files(source, work_dir, cache_dir, say)
     model = from_repository(repository, source.name, work_dir)
     return adapt_for_embedded(model, work_dir) if _embedded(study) else model
 

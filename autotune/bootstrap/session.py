@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.adapters import machine
 from autotune.adapters.search import GridSearch, OptunaSearch, RandomSearch
-from autotune.adapters.triton.export import refuse_unwritable
+from autotune.adapters.triton.export import refuse_unwritable, refuse_without_room
 from autotune.adapters.triton.pipeline import present_model
 from autotune.adapters.triton.repository import ServedModel
 from autotune.adapters.triton.traps import model_traps
@@ -101,7 +101,9 @@ def _refuse_inside(out: Path, **ours: Path | None) -> None:
 def _assemble(
     study: Study, at: Surroundings, out: Path, before: StudyRecord | None
 ) -> StudySession:
-    prepared = with_variants(study, prepare_model(study, at, before), at, before)
+    given = prepare_model(study, at, before)
+    refuse_without_room(given, out)
+    prepared = with_variants(study, given, at, before)
     study, model = prepared.study, prepared.model
     cores = machine.cores()
     baseline = configuration_in_service(study, model)

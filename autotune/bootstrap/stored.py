@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.adapters import machine
-from autotune.adapters.triton.export import refuse_unwritable
+from autotune.adapters.triton.export import refuse_unwritable, refuse_without_room
+from autotune.adapters.triton.repository import CONFIG_FILE
 from autotune.adapters.triton.servers import Servers
 from autotune.bootstrap.documents import documents
 from autotune.bootstrap.exports import exporter
@@ -22,11 +23,14 @@ from autotune.bootstrap.variants_exported import prepare_one
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision, without_unconfirmed
 from autotune.core.errors import InputRefused
+from autotune.core.judged import judge_trial
 from autotune.core.records import PLANNED, DecisionRecord, StudyRecord, StudyState
 from autotune.core.searched import Searched
+from autotune.core.sla import Outcome, Sla
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.core.variants import VariantRecord
+from autotune.core.wording import IN_DOUBT, unjudged
 from autotune.ports import TrialStore
 from autotune.settings import Settings
 from autotune.studyfile import read_definition
@@ -166,6 +170,7 @@ def export_stored(
             stored.study, cache_dir=settings.cache_dir, work_dir=work / "models", say=lambda _: None
         )
         refuse_changed_model(stored.record, model.digest)
+        refuse_without_room(model, out)
         model = prepare_one(
             stored.study,
             model,
@@ -192,15 +197,20 @@ def export_stored(
         files = documents(
             stored.study, model, stored.record, stored.trials, decided, variants=stored.variants
         )
-        config = exporter(stored.study, model, servers, work).write(
+        exporter(stored.study, model, servers, work).write(
             chosen.candidate, out, stored.study.name, files
         )
+    tuned = chosen.candidate.steps or (model.name,)
     return {
         "study": stored.record.name,
         "study_id": stored.record.id,
         "trial": chosen.number,
         "confirmed": chosen.confirmation is not None,
-        "files": [str(config), *(str(out / file.name) for file in files)],
+        "sla": str(_outcome(chosen, stored.study.sla)),
+        "files": [
+            *(str(out / name / CONFIG_FILE) for name in tuned),
+            *(str(out / file.name) for file in files),
+        ],
     }
 
 
@@ -219,11 +229,18 @@ def _chosen(stored: StoredStudy, number: int | None) -> Trial:
             "the study has no such trial", value=number, next_step=f"it has {numbers}"
         )
     if found.measurement is None:
+        state, why = unjudged(found)
+        what = "was measured, but that is" if state == IN_DOUBT else "was not measured:"
         raise InputRefused(
-            f"trial {found.number} was not measured: {found.reason or found.state}",
-            next_step="export one that was",
+            f"trial {found.number} {what} {state}" + (f": {why}" if why else ""),
+            next_step="export one that was, and is believed; `autotune show` lists them",
         )
     return found
+
+
+def _outcome(trial: Trial, sla: Sla) -> Outcome:
+    judged = judge_trial(trial, sla)
+    return Outcome.UNDECIDED if judged is None else judged.outcome
 
 
 def refuse_changed_model(record: StudyRecord, digest: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from autotune.cli.as_json import exported_json
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
 from autotune.core.errors import InputRefused
+from autotune.core.sla import Outcome
 
 
 @click.command(
@@ -48,9 +50,17 @@ def command(study: str, out: Path, db: str, as_json: bool, **options: Any) -> No
         raise InputRefused("a trial's number counts from 0", value=trial)
     with open_store(db, create=False) as store:
         exported = exported_json(export_stored(store, study, out=out, **options))
+    if exported["sla"] != Outcome.MEETS:
+        Console.note(f"note: {_sla_words(exported)}", style="yellow")
     if as_json:
         Console.document(exported)
     else:
         Console.plain(f"trial {exported['trial']} of study {exported['study']} written to {out}")
         for path in exported["files"]:
             Console.plain(f"  {path}")
+
+
+def _sla_words(exported: Mapping[str, Any]) -> str:
+    if exported["sla"] == Outcome.MISSES:
+        return f"trial {exported['trial']} misses the study's SLA"
+    return f"whether trial {exported['trial']} meets the study's SLA is not sure"

@@ -22,7 +22,7 @@ from autotune.cli.words import candidate_words, duration
 from autotune.core.decision import Decision
 from autotune.core.explain_steps import ms
 from autotune.core.study import Study
-from autotune.core.trial import Trial
+from autotune.core.trial import Trial, numbered
 from autotune.core.variants import VariantRecord
 from autotune.core.wording import disbelieved, disbelieved_words
 from autotune.tuner.answer import Answer
@@ -40,8 +40,7 @@ def print_answer(answer: Answer, *, noted: Collection[str]) -> None:
     _print_disbelieved(answer.trials)
     if answer.exported_to is not None:
         _heading("Written")
-        model = answer.exported_to / answer.study.model.name
-        for path in (model / "config.pbtxt", *_beside(answer)):
+        for path in (*_tuned(answer), *_beside(answer)):
             Console.plain(f"  {path}")
     elif answer.report is not None:
         _heading(f"The report:  {answer.report}")
@@ -67,6 +66,15 @@ def _heading(text: str) -> None:
 
 def _bullet(text: str) -> None:
     Console.hanging(Text(text), "- ")
+
+
+def _tuned(answer: Answer) -> list[Path]:
+    """The configurations that were tuned: of a pipeline those of its steps."""
+    assert answer.exported_to is not None
+    pick = numbered(answer.trials, answer.decision.pick)
+    steps = () if pick is None else pick.candidate.steps
+    names = steps or (answer.study.model.name,)
+    return [answer.exported_to / name / "config.pbtxt" for name in names]
 
 
 def _beside(answer: Answer) -> list[Path]:

@@ -14,7 +14,7 @@ from autotune.cli.exits import ExitCode
 from autotune.cli.options import db_option, json_option, out_option, resume_option
 from autotune.cli.progress import listener
 from autotune.cli.render import print_answer
-from autotune.core.errors import InputRefused, Interrupted
+from autotune.core.errors import ExportFailed, InputRefused, Interrupted
 from autotune.core.sla import enough_samples
 from autotune.core.study import PickRule, SearchKind, Study
 from autotune.studyfile import read_study_file, study_from_options
@@ -47,6 +47,13 @@ def resumable(session: StudySession) -> Answer:
         raise Interrupted(
             exc.rule,
             next_step="what was measured is stored: the same command with --resume goes on",
+        ) from exc
+    except ExportFailed as exc:
+        raise ExportFailed(
+            exc.rule,
+            value=exc.value,
+            next_step=f"{exc.next_step} The same command with --resume goes on without measuring"
+            " again.",
         ) from exc
 
 

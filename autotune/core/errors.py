@@ -30,7 +30,9 @@ class _Worded(BaseException):
 
     def _text(self) -> str:
         text = self.rule
-        if self.value is not None:
+        if isinstance(self.value, str) and "\n" in self.value:  # another program's output
+            text += ":" + "".join(f"\n    {line}" for line in self.value.strip().splitlines())
+        elif self.value is not None:
             text += (
                 f" (got {self.value!r})" if isinstance(self.value, str) else f" (got {self.value})"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from itertools import pairwise, product
 from pathlib import PurePosixPath
@@ -13,10 +14,15 @@ from autotune.core.sla import enough_samples
 from autotune.studyfile.schema import (
     PYTHON_FUNCTION,
     InputsSection,
+    PackageSection,
     StudySection,
     WorkloadSection,
 )
 from autotune.studyfile.source import Place, Problem, nearest
+
+_PINNED = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]*\])?\s*==\s*[A-Za-z0-9][A-Za-z0-9.!+_-]*"
+)
 
 LATENCIES = {50.0: "p50_ms", 90.0: "p90_ms", 95.0: "p95_ms", 99.0: "p99_ms"}
 
@@ -26,6 +32,7 @@ def contradictions(study: StudySection) -> Iterator[Problem]:
     yield from meaningless(study)
     yield from _settling(study)
     yield from _samples(study)
+    yield from _pins(study)
     yield from _burst(study)
     yield from _budget(study)
 
@@ -82,6 +89,24 @@ def _model_files(study: StudySection) -> Iterator[Problem]:
                 place=("model", "files", name),
                 rule="is the file's path in the repository, such as recognize/1/model.onnx",
                 value=name,
+            )
+
+
+def _pins(study: StudySection) -> Iterator[Problem]:
+    """A package that is not pinned is another one some day, and its file no longer the one that the
+    hash says."""
+    places: dict[Place, PackageSection] = {
+        ("model", "files", name): package for name, package in study.model.files.items()
+    }
+    if study.model.package is not None:
+        places[("model", "package")] = study.model.package
+    for place, package in places.items():
+        if not _PINNED.fullmatch(package.requirement):
+            yield Problem(
+                place=(*place, "requirement"),
+                rule="pins a package's version: name==version",
+                value=package.requirement,
+                next_step="rapidocr==3.10.0, say",
             )
 
 
@@ -300,13 +325,22 @@ def _burst(study: StudySection) -> Iterator[Problem]:
     wanted = study.pick == "max_throughput" or any(
         objective.metric == "saturation_qps" for objective in study.objectives
     )
-    if wanted and study.workload.saturation_s == 0:
-        yield Problem(
-            place=("workload", "saturation_s"),
-            rule="saturation_qps is asked for, so its burst needs time",
-            value=0,
-            next_step="set workload.saturation_s above 0, or drop the objective",
-        )
+    if not wanted or study.workload.saturation_s != 0:
+        return
+    if study.pick == "max_throughput":
+        whose, else_ = "pick: max_throughput goes by", "choose another pick"
+    elif "objectives" in study.model_fields_set:
+        whose, else_ = "objectives name", "drop that objective"
+    else:
+        others = [each.metric for each in study.objectives if each.metric != "saturation_qps"]
+        whose = "without a section of their own the objectives have"
+        else_ = f"name objectives without it: objectives: [{', '.join(others)}]"
+    yield Problem(
+        place=("workload", "saturation_s"),
+        rule=f"{whose} saturation_qps, so its burst needs time",
+        value=0,
+        next_step=f"set workload.saturation_s above 0, or {else_}",
+    )
 
 
 def _robust(study: StudySection) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.adapters.triton.files import with_files
 from autotune.core.errors import InputRefused
-from autotune.core.study import PackagedModel
+from autotune.core.study import ModelSource, PackagedModel
 
 WEIGHTS = b"the weights"
 SHA = hashlib.sha256(WEIGHTS).hexdigest()
@@ -31,12 +31,15 @@ def repository(tmp_path: Path) -> Path:
     (folder / "step" / "1").mkdir(parents=True)
     (folder / "step" / "config.pbtxt").write_text('name: "step"')
     (folder / "step" / "1" / "labels.txt").write_text("a")
+    (folder / "pipe").mkdir()
+    steps = 'step { model_name: "step" } step { model_name: "other" }'
+    (folder / "pipe" / "config.pbtxt").write_text(f"ensemble_scheduling {{ {steps} }}")
     return folder
 
 
 def placed(repository: Path, cache: Path, *names: str) -> Path:
-    files = dict.fromkeys(names, PACKAGE)
-    return with_files(repository, files, repository.parent / "work", cache, lambda _: None)
+    model = ModelSource(name="pipe", repository=repository, files=dict.fromkeys(names, PACKAGE))
+    return with_files(model, repository.parent / "work", cache, lambda _: None)
 
 
 def test_a_repository_that_lacks_nothing_is_served_from_where_it_is(
@@ -76,3 +79,11 @@ def test_a_file_that_is_there_already_is_not_replaced(repository: Path, cache: P
 def test_a_repository_that_does_not_exist_is_refused(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(InputRefused, match="does not exist"):
         placed(tmp_path / "nowhere", cache, "step/1/model.onnx")
+
+
+def test_a_file_of_a_model_that_nobody_serves_is_refused_with_the_near_name(
+    repository: Path, cache: Path
+) -> None:
+    with pytest.raises(InputRefused, match="of no model of the repository") as refused:
+        placed(repository, cache, "setp/1/model.onnx")
+    assert "did you mean step?" in str(refused.value)

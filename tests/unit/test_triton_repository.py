@@ -360,3 +360,10 @@ def test_the_runner_knows_the_same_types_as_the_repository_it_is_put_into():
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ONNX_TYPES"
     ]
     assert table == onnx_graph._TRITON_TYPES
+
+
+def test_a_configuration_that_does_not_exist_is_said_not_to(tmp_path: Path):
+    put_model(tmp_path / "models", "m", None)
+    with pytest.raises(InputRefused, match=r"m/config\.pbtxt does not exist") as refused:
+        from_repository(tmp_path / "models", "m", tmp_path / "work")
+    assert "Write one" in refused.value.next_step

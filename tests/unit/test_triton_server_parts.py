@@ -245,3 +245,23 @@ def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
     assert tail(log, 3) == ""
     log.write_text("".join(f"{n}\n" for n in range(10)))
     assert tail(log, 2) == "8\n9"
+
+
+# --------------------------------------------------------------------------- what Triton refuses
+def test_a_module_that_is_missing_is_told_with_where_to_name_it():
+    said = (
+        "load failed: Internal: ModuleNotFoundError: No module named 'cv2'\n\nAt:\n"
+        "  /models/decode/1/model.py(1): <module>\n"
+        "  <frozen importlib._bootstrap>(241): _call_with_frames_removed\n;"
+    )
+    failed = control.candidate_failed(control.Refused("refused", value=said), "a")
+    assert failed.rule == (
+        "the server cannot load a: load failed: Internal: ModuleNotFoundError: No module named"
+        " 'cv2'\n  /models/decode/1/model.py(1): <module>"
+    )
+    assert "no module cv2: name its package in the file of server.requirements" in str(failed)
+
+
+def test_what_else_a_server_refuses_is_told_as_it_says_it():
+    failed = control.candidate_failed(control.Refused("refused", value="no such input"), "a")
+    assert str(failed) == "the server cannot load a: no such input"

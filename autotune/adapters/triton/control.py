@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 10.0
 LIVE_TIMEOUT_S = 2.0
 _POLL_S = 0.05
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
 class Unanswered(ServerFailed):
@@ -151,4 +153,21 @@ def interface(metadata: Any, config: ModelConfig) -> ModelInterface:
 
 
 def candidate_failed(error: ServerFailed, candidate: object) -> CandidateFailed:
-    return CandidateFailed(f"the server cannot load {candidate}: {error.value}")
+    """What the server said, its Python backend's traces without Python's own lines. A module that
+    is missing there is told with where to name it."""
+    said = _without_frames(str(error.value))
+    missing = _MISSING.search(said)
+    return CandidateFailed(
+        f"the server cannot load {candidate}: {said}",
+        next_step=""
+        if missing is None
+        else f"The server's Python has no module {missing[1]}: name its package in the file of"
+        " server.requirements (launch embedded), or install it where that server runs.",
+    )
+
+
+def _without_frames(said: str) -> str:
+    lines = (line.rstrip("; ") for line in said.splitlines())
+    return "\n".join(
+        line for line in lines if line.strip() not in {"", "At:"} and "<frozen " not in line
+    )

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ from autotune.adapters.triton.repository import (
     adapt_for_embedded,
     backend_of,
     copy_tree,
+    files_of,
     from_repository,
     loaded_versions,
 )
@@ -45,6 +47,8 @@ from search_spaces.candidate import (
 )
 
 PROVENANCE = "provenance.json"
+REPORT_BYTES = 6_000_000
+"""What the files beside the models take: report.html carries its own plotting library."""
 
 StrictServerFactory: TypeAlias = Callable[[Path, str], Server]
 """Makes a server, not started, over a repository and a model's name, with auto-completion off."""
@@ -198,6 +202,22 @@ def refuse_unwritable(out: Path, study: str) -> None:
     _probe(_nearest_directory(out.parent))
 
 
+def refuse_without_room(model: ServedModel, out: Path) -> None:
+    """InputRefused where the disk of ``out`` has no room for the model's files and the report."""
+    models = [each.native or each for each in (*model.composing.values(), model)]
+    needed = REPORT_BYTES + sum(
+        file.stat().st_size for each in models for file in files_of(each.source)
+    )
+    free = shutil.disk_usage(_nearest_directory(out.absolute())).free
+    if free < needed:
+        raise InputRefused(
+            f"an export of {model.name} takes about {needed / 1e6:.0f} MB, and the output"
+            f" directory's disk has {free / 1e6:.0f} MB free",
+            value=str(out),
+            next_step="Make room there, or give another --out.",
+        )
+
+
 def _refuse_foreign(out: Path, study: str) -> None:
     if not any(out.iterdir()):
         return
@@ -267,11 +287,21 @@ def _writing(out: Path) -> Iterator[None]:
         yield
     except (OSError, shutil.Error) as error:
         raise ExportFailed(
-            f"the export cannot be written: {error}",
+            f"the export cannot be written: {_why(error)}",
             value=str(out),
             next_step="Nothing was changed there. Is there space left? Can the model's files be"
-            " read? The same command with --resume goes on without measuring again.",
+            " read?",
         ) from error
+
+
+def _why(error: OSError) -> str:
+    """One reason: `shutil.Error` holds a triple (source, target, text) for each file."""
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        source, _, text = error.args[0][0]
+        reason = re.sub(r"^\[Errno \d+\] ([^:]*).*", r"\1", text, flags=re.DOTALL)
+        others = len(error.args[0]) - 1
+        return f"{reason}, at {source}" + (f" and {others} more" if others else "")
+    return (error.strerror or str(error)) + (f", at {error.filename}" if error.filename else "")
 
 
 # ------------------------------------------------------------------------------------- atomicity

@@ -351,13 +351,14 @@ def _complete(config: ModelConfig, graph: OnnxGraph | None, source: Path) -> Non
     dynamic batcher ("Default Max Batch Size and Dynamic Batcher" in Triton's documentation).
     """
     if graph is None:
+        file = source / CONFIG_FILE
+        lack, add = "declares no input or no output", "Add them"
+        if not file.exists():
+            lack, add = "does not exist", "Write one, with the model's inputs and outputs"
         raise InputRefused(
-            f"{source / CONFIG_FILE} declares no input or no output: a server without"
-            " auto-completion cannot load it",
-            next_step=(
-                "Add them; a server that has the model loaded prints them at"
-                f" /v2/models/{source.name}/config."
-            ),
+            f"{file} {lack}: a server without auto-completion cannot load the model",
+            next_step=f"{add}; a server that has the model loaded prints its configuration at"
+            f" /v2/models/{source.name}/config.",
         )
     undeclared = not config.input and not config.output and config.max_batch_size == 0
     if undeclared and graph.batched:
@@ -610,7 +611,7 @@ def _build(workdir: Path, name: str, fill: Callable[[Path], None]) -> Path:
 def _digest(source: Path, config: ModelConfig) -> str:
     """SHA-256 over every file of the model and the configuration, by relative path."""
     whole = hashlib.sha256(render(config).encode())
-    for file in sorted(_files(source)):
+    for file in sorted(files_of(source)):
         relative = file.relative_to(source).as_posix()
         if relative == CONFIG_FILE:
             continue
@@ -620,7 +621,8 @@ def _digest(source: Path, config: ModelConfig) -> str:
     return whole.hexdigest()
 
 
-def _files(source: Path) -> Iterator[Path]:
+def files_of(source: Path) -> Iterator[Path]:
+    """The files below a model's directory, caches left out; symbolic links are followed."""
     for directory, names, files in os.walk(source, followlinks=True):
         names[:] = sorted(set(names) - _IGNORED(directory, names))
         yield from (Path(directory) / file for file in files)
