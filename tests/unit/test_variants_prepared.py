@@ -349,7 +349,7 @@ def test_accuracy_without_variants_asks_nothing(asked: Any, prepared: Any, tmp_p
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"calibration": {"data": "wide.npz"}}, "calibration.data"),
+        ({"calibration": {"data": "wide.npz"}}, "input x takes the shape"),
         ({"calibration": {"data": "empty/"}}, "holds no"),
         ({"accuracy": {"metric": "cosine", "output": "nothing"}}, "names no output"),
         ({"accuracy": {"metric": "score.py:score"}}, "gives no number"),
