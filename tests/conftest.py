@@ -11,6 +11,7 @@ settings.load_profile("suite")
 STUDIES = "studies"
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run side by side, each file stays with one process, and all that run studies
     with the same: one study at a time may measure on a machine. They come first, being the most.
