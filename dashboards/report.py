@@ -16,8 +16,8 @@ from autotune.core.bottleneck import Breakdown, Step
 from autotune.core.capacity import capacity_of
 from autotune.core.comparison import Comparison, Relation
 from autotune.core.explain import shown
+from autotune.core.explain_steps import EACH_BY_ITSELF, STILL_WAITING, ms
 from autotune.core.explain_steps import capacity as capacity_words
-from autotune.core.explain_steps import ms
 from autotune.core.intervals import Interval
 from autotune.core.judged import Probe
 from autotune.core.measurement import EMULATED, METRICS
@@ -74,7 +74,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "study": study,
         "title": f"{study.name}: autotune report",
         "answer": answer(cast, sla, (told.get("searched") or {}).get("words", "")),
-        "helping": (told.get("remedy") or {}).get("words", ""),
+        "helping": _sentence((told.get("remedy") or {}).get("words", "")),
         "met": cast.pick is not None,
         "headline": _headline(cast),
         "rule": told.get("rule", ""),
@@ -89,6 +89,7 @@ def render_report(  # noqa: PLR0913 - everything that is known of a study
         "comparisons": [_compared(one, told.get("pick")) for one in told.get("comparisons", ())],
         "batches": _batch_words(cast),
         "steps": _steps(cast),
+        "each_by_itself": EACH_BY_ITSELF,
         "variants": [_variant(record) for record in variants],
         "emulated": any(entry.emulated for entry in found),
         "bounds": in_kinds(e.saturation_bound for e in found if e.saturation_bound),
@@ -204,6 +205,12 @@ def answer(cast: _Cast, sla: Sla, searched: str = "") -> str:
     return "No candidate could be judged: there is no measurement that can be believed."
 
 
+def _sentence(words: str) -> str:
+    """With a capital and a full stop; what is no plain word, such as p95, stays as it is."""
+    first, _, rest = words.partition(" ")
+    return words and f"{first.capitalize() if first.isalpha() else first} {rest}."
+
+
 def _headline(cast: _Cast) -> str:
     if cast.pick is not None:
         return "The SLA is met"
@@ -247,6 +254,8 @@ def _key_figures(cast: _Cast, sla: Sla) -> list[dict[str, Any]]:
     metrics = [sla.tightest_metric, "saturation_qps", "utilization", "memory_mb", "instances"]
     if cast.shown is not None and cast.shown.metric(ACCURACY) is not None:
         metrics.append(ACCURACY)
+    if not any(e.metric("saturation_qps") for e in (cast.default, cast.shown) if e is not None):
+        metrics.remove("saturation_qps")  # no burst was asked for, or none could be taken
     return [_key_figure(cast, metric) for metric in metrics]
 
 
@@ -351,6 +360,7 @@ def _steps(cast: _Cast) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
+            "note": STILL_WAITING if steps.behind else "",
             "mean": "" if steps.mean_ms is None else ms(steps.mean_ms),
             "outside": "" if steps.outside_ms is None else f"{steps.outside_ms:.1f}",
             "rows": [_step(step, steps) for step in steps.steps],

@@ -178,8 +178,9 @@ def _others_at_work() -> tuple[str, ...]:
     if busy <= machine.BUSY_PERCENT:
         return ()
     return (
-        f"{busy:.0f}% of this machine's processor is taken by other work, which will be measured"
-        " with every candidate: stop it first, or do not trust small differences",
+        f"{busy:.0f}% of this machine's processor was taken by other work when the study began, and"
+        " is in every number if that went on: stop it before a study, or do not trust small"
+        " differences",
     )
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from autotune.bootstrap import StoredStudy
 from autotune.cli.console import Console
 from autotune.cli.tables import (
+    GAP,
     LIMITS_MARK,
     capacity_sheet,
     comparisons_sheet,
@@ -20,7 +21,7 @@ from autotune.cli.tables import (
 )
 from autotune.cli.words import candidate_words, duration
 from autotune.core.decision import Decision
-from autotune.core.explain_steps import ms
+from autotune.core.explain_steps import EACH_BY_ITSELF, STILL_WAITING, ms
 from autotune.core.study import Study
 from autotune.core.trial import Trial, numbered
 from autotune.core.variants import VariantRecord
@@ -139,8 +140,12 @@ def _print_steps(decision: Decision) -> None:
         Console.plain("")
         Console.hanging(Text(f"Time by step in trial {number} ({roles[number]}){mean}"), "")
         steps_sheet(steps).print()
+        if steps.behind:
+            Console.hanging(Text(STILL_WAITING, style="dim"), GAP)
     if told:
-        Console.hanging(Text("the step that limits", style="dim"), f"{LIMITS_MARK} ")
+        if any(steps.clear for _, steps in told):
+            Console.hanging(Text("the step that limits", style="dim"), f"{LIMITS_MARK} ")
+        Console.hanging(Text(f"can take: {EACH_BY_ITSELF}", style="dim"), GAP)
 
 
 def _print_variants(variants: Sequence[VariantRecord]) -> None:

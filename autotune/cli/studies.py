@@ -8,7 +8,7 @@ from autotune.bootstrap import as_it_stands, open_store
 from autotune.cli.as_json import study_json
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
-from autotune.cli.tables import studies_table
+from autotune.cli.tables import studies_sheet
 
 
 @click.command(
@@ -26,4 +26,4 @@ def command(db: str, as_json: bool) -> None:
     elif not records:
         Console.plain(f"no study in {db} yet: autotune demo runs one")
     else:
-        Console.out.print(studies_table(records))
+        studies_sheet(records).print()

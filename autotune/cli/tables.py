@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.console import Console
@@ -456,19 +455,26 @@ def _variant_notes(record: VariantRecord) -> list[str]:
 
 
 # --------------------------------------------------------------------------------- stored studies
-def studies_table(records: Sequence[StudyRecord]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("id", justify="right")
-    for name in ("study", "state", "trials", "started", "note"):
-        table.add_column(name, overflow="fold")
-    for record in records:
-        started = datetime.fromtimestamp(record.created_at, UTC).astimezone()
-        table.add_row(
-            str(record.id),
-            Text(record.name),
-            str(record.state),
-            str(record.trials),
-            f"{started:%Y-%m-%d %H:%M}",
-            Text(record.reason.splitlines()[0] if record.reason else ""),
-        )
-    return table
+def studies_sheet(records: Sequence[StudyRecord]) -> Sheet:
+    """A row per study; why it ended stands below it where a line has no room for it."""
+    columns = (
+        _Column(name="id", right=True),
+        _Column(name="study"),
+        _Column(name="state"),
+        _Column(name="trials", right=True),
+        _Column(name="started"),
+        _Column(name="note", below="{}"),
+    )
+    return Sheet(columns=columns, rows=[_study_row(record) for record in records])
+
+
+def _study_row(record: StudyRecord) -> tuple[str, ...]:
+    started = datetime.fromtimestamp(record.created_at, UTC).astimezone()
+    return (
+        str(record.id),
+        record.name,
+        str(record.state),
+        str(record.trials),
+        f"{started:%Y-%m-%d %H:%M}",
+        record.reason.splitlines()[0] if record.reason else "",
+    )

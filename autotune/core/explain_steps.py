@@ -9,12 +9,24 @@ from autotune.core.wording import listed, rate_words
 SLIGHT = 0.02
 """A queue that takes less than this share of a step's time is not spoken of."""
 
+EACH_BY_ITSELF = (
+    "each step by itself, at the batch times seen; steps that share a processor take less together"
+)
+"""What the rates are that steps can take, beside the one at which their pipeline saturates."""
+STILL_WAITING = (
+    "of the requests that each step finished within the window: those that still waited then count"
+    " in the trial's latency alone"
+)
+"""Why the steps of a pipeline that fell behind do not add up to its latency."""
+
 
 def by_step(number: int, found: Breakdown) -> str:
     """Where a request's time goes, step by step."""
     parts = [_part(step) for step in found.steps]
     if found.outside_ms is not None:
         parts.append(f"{ms(found.outside_ms)} outside of them")
+    if found.behind:
+        return f"trial {number} by step: {listed(parts)}, {STILL_WAITING}"
     if found.mean_ms is None:
         return f"trial {number} by step: {listed(parts)}"
     return f"a request of trial {number} takes {ms(found.mean_ms)} on average: {listed(parts)}"

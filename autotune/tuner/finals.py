@@ -18,6 +18,7 @@ from autotune.core.decision import Decision, finalists
 from autotune.core.errors import ServerFailed
 from autotune.core.evidence import estimate
 from autotune.core.measurement import Measurement, Purpose
+from autotune.core.sla import Outcome
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import Clock, Server, TrialStore
@@ -194,6 +195,8 @@ class Finals:
             if len(trial.of(Purpose.CAPACITY)) >= self.study.finals.capacity:
                 return  # an interrupted run has taken some of them
             if self.seconds_left() <= 0:
+                if self._misses(number):
+                    return  # of one that is no choice it is not missed
                 self.warn(
                     f"the capacity of trial {number} was not searched for to the end: the budget of"
                     f" {self.study.budget.minutes:g} min is used up"
@@ -205,6 +208,10 @@ class Finals:
             self.say("capacity", f"trial {number}: does it hold the SLA at {rate:.1f}/s?")
             if self._take(number, Purpose.CAPACITY, phases.rate_probe(self.study, rate)) is None:
                 return
+
+    def _misses(self, number: int) -> bool:
+        judged = self.decision().of(number)
+        return judged is None or judged.outcome is Outcome.MISSES
 
     # ------------------------------------------------------------------------------------- inner
     def _trial(self, number: int) -> Trial | None:

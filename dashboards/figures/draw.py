@@ -328,7 +328,8 @@ def _curve(colour: str, curve: Distribution) -> dict[str, Any]:
         "y": list(curve.latency_ms),
         "text": texts,
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-        "mode": "lines" if curve.exact else "lines+markers",
+        # A single point makes no line: requests that all took the same, or only one.
+        "mode": "lines" if curve.exact and len(curve.shares) > 1 else "lines+markers",
         "line": {"color": colour, "width": 2, "shape": "vh" if curve.exact else "linear"},
     }
 
@@ -426,21 +427,32 @@ def _step_traces(splits: Sequence[StepSplit], step: str, colour: str) -> list[di
     compute = _bar(step, splits, [None if p is None else p.compute_ms for p in parts], colour)
     known = [None if p is None else p.batch for p in parts]
     batches = ["" if batch is None else f"<br>mean batch {batch:.1f}" for batch in known]
+    limits = [p is not None and p.limits for p in parts]
+    queued = [p is not None and p.queue_ms > p.compute_ms for p in parts]
     queue |= {
         "showlegend": False,
+        **_words([limit and most for limit, most in zip(limits, queued, strict=True)]),
         "opacity": 0.55,
         "marker": {"color": colour, "pattern": {"shape": "/", "solidity": 0.35}},
     }
     compute |= {
-        "text": ["limits" if p is not None and p.limits else "" for p in parts],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
+        **_words([limit and not most for limit, most in zip(limits, queued, strict=True)]),
         "insidetextfont": {"color": "#ffffff"},
         "customdata": batches,
         "hovertemplate": f"%{{y}}<br>{escape(step)} %{{x:.2f}} ms%{{customdata}}<extra></extra>",
     }
     return [queue, compute]
+
+
+def _words(limits: Sequence[bool]) -> dict[str, Any]:
+    """Written on the longer part of the step that limits, where it begins: its end may be cut
+    off."""
+    return {
+        "text": ["limits" if limit else "" for limit in limits],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "textangle": 0,
+    }
 
 
 def _bar(

@@ -20,7 +20,13 @@ from autotune.cli.compare import compared_json, print_compared
 from autotune.cli.console import Console
 from autotune.cli.progress import listener
 from autotune.cli.render import print_answer, print_stored
-from autotune.cli.tables import capacity_sheet, comparisons_sheet, nearby_sheet, print_trials
+from autotune.cli.tables import (
+    capacity_sheet,
+    comparisons_sheet,
+    nearby_sheet,
+    print_trials,
+    studies_sheet,
+)
 from autotune.cli.words import trial_words
 from autotune.core.capacity import capacity_of
 from autotune.core.decision import Decision, decide
@@ -389,6 +395,20 @@ def test_where_a_trial_is_undecided_no_candidate_is_known_to_meet(
     trials, study = [_straddling(0)], a_study()
     print_stored(_stored(trials, decide(trials, study.sla, study.objectives, study.pick)))
     assert "ocr: no candidate is known to meet the SLA" in text.getvalue()
+
+
+def test_in_the_list_of_studies_no_name_is_broken_and_why_it_ended_stands_below(
+    trials: list[Trial], printed: Callable[[int], io.StringIO]
+) -> None:
+    text = printed(80)
+    why = "the next trial would not fit into the budget of 3 min"
+    record = replace(a_record(trials), id=12, name="starved-gpu-untuned", reason=f"{why}\nmore")
+    studies_sheet([record]).print()
+    head, row, below = text.getvalue().splitlines()
+    assert "starved-gpu-untuned  done" in row
+    assert below.strip() == why
+    assert "note" not in head
+    assert max(map(len, (head, row, below))) <= 80
 
 
 def test_a_search_that_was_cut_short_is_told_in_the_headline_and_in_the_count(

@@ -266,6 +266,16 @@ def test_capacity_is_not_searched_for_beyond_the_budget(bench: Any) -> None:
     assert answer.wall_s <= 1.9 * 60
 
 
+def test_of_a_trial_that_misses_it_is_no_warning_that_its_capacity_was_not_searched_for(
+    bench: Any,
+) -> None:
+    b = bench([ONE], budget={"trials": 30, "minutes": 0.7}, finals={"candidates": 2, "capacity": 9})
+    answer = b.runner().run()
+    assert purposes(answer.trials[0])[Purpose.CAPACITY] == 3
+    assert answer.decision.pick is None
+    assert not answer.warnings
+
+
 def test_the_probes_of_an_interrupted_search_for_capacity_count(bench: Any) -> None:
     b = bench(finals={"candidates": 2, "capacity": 4})
 

@@ -20,6 +20,7 @@ from autotune.cli.tables import print_trials
 from autotune.cli.words import candidate_words
 from autotune.core.decision import Decision, decide
 from autotune.core.explain import shown
+from autotune.core.explain_steps import EACH_BY_ITSELF, STILL_WAITING
 from autotune.core.sla import Sla
 from autotune.core.study import Objective, PickRule
 from autotune.core.trial import Trial
@@ -239,6 +240,39 @@ def test_the_report_shows_the_steps_as_stacked_bars_with_the_limiting_one_marked
     assert "device limits 240.0 90.0 150.0 4.0 1 68%" in page.text
     for figure in json.loads(page.by_id["figures"]).values():
         go.Figure(figure)  # refuses properties that do not exist
+
+
+def test_the_limiting_step_is_marked_where_its_bar_is_longest_and_begins() -> None:
+    bars = {trace["name"]: trace for trace in _page(starved_study()).figure("split")["data"]}
+    queue, compute = bars["preprocess, in its queue"], bars["preprocess"]
+    behind = queue["y"].index("default (trial 0)")
+    assert (queue["text"][behind], compute["text"][behind]) == ("limits", "")
+    assert {bar["insidetextanchor"] for bar in (queue, compute)} == {"start"}
+
+
+def test_of_a_pipeline_that_fell_behind_it_is_said_which_requests_its_steps_tell_of(
+    printed: Callable[[int], io.StringIO],
+) -> None:
+    text, trials = printed(160), starved_study()[:1]
+    print_stored(_stored(trials))
+    said = " ".join(text.getvalue().split())
+    assert said.count(STILL_WAITING) == 2  # among the reasons, and below the table
+    assert EACH_BY_ITSELF in said
+    assert STILL_WAITING[1:] in _page(trials).text
+
+
+def test_of_a_pipeline_that_keeps_up_nothing_is_said_of_those_that_wait(
+    printed: Callable[[int], io.StringIO],
+) -> None:
+    text, trials = printed(160), starved_study()[2:3]
+    print_stored(_stored(trials))
+    assert STILL_WAITING not in " ".join(text.getvalue().split())
+    assert STILL_WAITING[1:] not in _page(trials).text
+
+
+def test_what_would_help_begins_with_a_capital_unless_it_is_a_metrics_name() -> None:
+    assert "p95 is 62 ms (85 ms by its interval) above its limit" in _page(starved_study()).text
+    assert "More instances of preprocess would help" in _page(starved_study()[:1]).text
 
 
 def test_a_bar_that_would_flatten_the_others_is_cut_off_and_says_how_long_it_is() -> None:

@@ -24,6 +24,7 @@ from autotune.core.trial import Trial, TrialState
 from autotune.core.wording import span
 from autotune.core.workload import Workload
 from dashboards import render_report
+from dashboards.figures import data, draw
 from search_spaces.candidate import Candidate
 from tests.realistic import (
     SLA,
@@ -313,6 +314,21 @@ def test_without_a_pick_the_nearest_miss_is_shown(trials: list[Trial]) -> None:
     assert f"No candidate meets the SLA. The nearest miss is trial {nearest}: p95" in page.text
     assert "times the limit of 10 ms" in page.text
     assert page.figure("scatter")["data"][0]["name"] == "front (none meets the SLA)"
+
+
+def test_without_a_burst_there_is_no_card_for_the_saturation_rate() -> None:
+    trial = a_trial(0, a_candidate(4, 2))
+    (measured,) = trial.measurements
+    without = replace(trial, measurements=(replace(measured, saturation_qps=None),))
+    assert "<dt>saturation rate" in _render([trial], pick=0)
+    assert "<dt>saturation rate" not in _render([without], pick=0)
+
+
+def test_a_single_latency_is_drawn_as_a_point() -> None:
+    one = data.Distribution(name="x", count=1, shares=(1.0,), latency_ms=(9.5,), exact=True)
+    two = replace(one, shares=(0.5, 1.0), latency_ms=(9.5, 9.9))
+    figures = [draw.draw_distributions({"#000000": curve}, {}) for curve in (one, two)]
+    assert [f["data"][0]["mode"] for f in figures if f] == ["lines+markers", "lines"]
 
 
 def test_without_a_pick_the_page_says_how_far_the_search_got() -> None:
