@@ -11,13 +11,14 @@ settings.load_profile("suite")
 STUDIES = "studies"
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Where tests run side by side, each file stays with one process, and all that run studies
-    with the same: one study at a time may measure on a machine. They come first, being the most.
-    """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    with the same: one study at a time may measure on a machine."""
+    item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Studies come first, being the most."""
     items.sort(key=lambda item: _group(item) != STUDIES)
 
 
