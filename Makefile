@@ -28,7 +28,7 @@ demo: env
 	@$(BIN)/autotune demo
 
 # Two tests at a time; those that run studies, one after the other.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 test: env
 	@$(PYTEST)

@@ -1,26 +1,35 @@
 """For all tests."""
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # Half of Hypothesis' own number of examples, and no deadline for each: the whole suite has to run
 # in minutes, on two cores that may be busy.
 settings.register_profile("suite", max_examples=50, deadline=None)
 settings.load_profile("suite")
 
-STUDIES = "studies"
+STUDIES = ("tests/integration/test_study", "tests/integration/test_compare")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+class ByFile(LoadScopeScheduling):
     """Where tests run side by side, each file stays with one process, and all that run studies
-    with the same: one study at a time may measure on a machine."""
-    item.add_marker(pytest.mark.xdist_group(_group(item)))
+    with the same: one study at a time may measure on a machine.
+
+    (pytest-xdist 3.8's own ``--dist loadgroup`` does nothing under pytest 9.2, whose node ids
+    cannot be changed any more.)
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "studies" if nodeid.startswith(STUDIES) else nodeid.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Studies come first, being the most."""
-    items.sort(key=lambda item: _group(item) != STUDIES)
-
-
-def _group(item: pytest.Item) -> str:
-    return STUDIES if item.get_closest_marker("study") else item.path.stem
+    items.sort(key=lambda item: not item.nodeid.startswith(STUDIES))

@@ -13,7 +13,6 @@ from tests.integration.studies import Finished, Running, Tool, next_turn, own_mo
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.study,
     pytest.mark.timeout(900),  # a test may wait for its turn
 ]
 

@@ -15,7 +15,6 @@ from tests.integration.test_study_variants import CONFIG, INT8, convolutions
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.study,
     pytest.mark.timeout(900),  # a test may wait for its turn
 ]
 

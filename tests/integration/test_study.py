@@ -26,7 +26,6 @@ from tests.integration.test_servers import FAKE_DOCKER, embedded_shell, script, 
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.study,
     pytest.mark.timeout(900),  # a test may wait for its turn
 ]
 

@@ -34,7 +34,6 @@ from tests.integration.test_triton_export import CORRUPT
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.study,
     pytest.mark.timeout(900),  # a test may wait for its turn
 ]
 

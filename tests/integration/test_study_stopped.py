@@ -23,7 +23,6 @@ from tests.unit.made_trials import made_measurement
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.study,
     pytest.mark.timeout(900),  # a test may wait for its turn
 ]
 

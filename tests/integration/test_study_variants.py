@@ -20,7 +20,6 @@ from tests.integration.studies import Finished, Tool, tool
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.study,
     pytest.mark.timeout(900),  # a test may wait for its turn
 ]
 
