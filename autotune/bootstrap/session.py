@@ -24,6 +24,7 @@ from autotune.bootstrap.bench import (
     with_variants,
 )
 from autotune.bootstrap.documents import documents
+from autotune.bootstrap.early import refuse_anyway
 from autotune.bootstrap.exports import exporter
 from autotune.bootstrap.models import gpus_of
 from autotune.bootstrap.stored import (
@@ -31,7 +32,7 @@ from autotune.bootstrap.stored import (
     refuse_other_machine,
     unfinished,
 )
-from autotune.core.errors import InputRefused
+from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.records import StudyRecord
 from autotune.core.study import SearchKind, Study
 from autotune.core.wording import by_kind
@@ -77,13 +78,21 @@ class StudySession:
         _refuse_inside(out, database=sqlite_file(db), work=settings.work_dir)
         with ExitStack() as stack:
             store = stack.enter_context(open_store(db, create=True))
-            stack.enter_context(alone())
+            _alone_on_the_machine(stack, study)
             before = unfinished(store, study) if resume else None
             if before is not None:
                 refuse_other_machine(before, machine.describe())
             work = fresh_folder(settings.work_dir / study.name)
             at = Surroundings(settings=settings, stack=stack, store=store, work=work, listen=listen)
             yield _assemble(study, at, out, before)
+
+
+def _alone_on_the_machine(stack: ExitStack, study: Study) -> None:
+    try:
+        stack.enter_context(alone())
+    except AutotuneError:
+        refuse_anyway(study)  # rather than have it waited for
+        raise
 
 
 def _refuse_inside(out: Path, **ours: Path | None) -> None:
