@@ -283,7 +283,7 @@ def test_a_bar_that_would_flatten_the_others_is_cut_off_and_says_how_long_it_is(
 
 def test_the_report_says_at_its_top_what_would_help() -> None:
     told = _page(starved_study()).text.split("4 trials:", 1)[0]
-    assert "P95 is 62 ms (85 ms by its interval) above its limit: to meet it, shorten" in told
+    assert "p95 is 62 ms (85 ms by its interval) above its limit: to meet it, shorten" in told
 
 
 def test_bars_of_like_length_are_shown_in_full() -> None:
