@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.adapters.hashes import sha256_of
 from autotune.core.accuracy import METRICS, Accuracy, Answer, UserScore
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import ModelInterface, Sample
@@ -57,7 +57,7 @@ def asked(study: Study, interface: ModelInterface) -> Asked:
             {
                 "metric": spec.metric,
                 "output": spec.output,
-                "expected": None if spec.expected is None else _sha256(spec.expected),
+                "expected": None if spec.expected is None else sha256_of(spec.expected),
                 "function": None if function is None else _code_of(_file_of(spec.metric)),
             },
             sort_keys=True,
@@ -104,7 +104,7 @@ def _code_of(path: Path) -> Mapping[str, str]:
     finder = ModuleFinder(path=[str(path.parent)])
     finder.run_script(str(path))
     found = {name: getattr(each, "__file__", None) for name, each in finder.modules.items()}
-    return {name: _sha256(Path(file)) for name, file in sorted(found.items()) if file}
+    return {name: sha256_of(Path(file)) for name, file in sorted(found.items()) if file}
 
 
 # -------------------------------------------------------------------------- the right answers
@@ -146,8 +146,3 @@ def _read(path: Path) -> Sequence[Any]:
             value=str(path),
         )
     return answers
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

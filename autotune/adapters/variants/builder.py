@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton.onnx_graph import read_graph
 from autotune.adapters.variants import graphs
 from autotune.adapters.variants.cache import (
     VariantCache,
     digest_of,
     digest_of_samples,
-    sha256_of,
 )
 from autotune.adapters.variants.gate import Source
 from autotune.adapters.variants.made import EngineBuilder, Made, Say

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from filelock import FileLock, Timeout
 
+from autotune.adapters.hashes import sha256_of
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import Sample
 from autotune.core.variants import Attempt, Variant, VariantRecord
@@ -103,11 +104,6 @@ def digest_of(parts: Mapping[str, Any]) -> str:
     """SHA-256 of plain data, whatever its order."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest_of_samples(samples: Sequence[Sample]) -> str:
