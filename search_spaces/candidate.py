@@ -52,6 +52,12 @@ def split_target(target: str) -> tuple[str, str]:
     return "", target
 
 
+def target_of(step: str, name: str) -> str:
+    """What a field of a step, or of the model itself for the empty one, is called in a space; back
+    from `split_target`, but for ``workers``."""
+    return f"{step}.{name}" if step else name
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """An immutable mapping from parameter target to value; equal when the values are.

@@ -34,7 +34,7 @@ from autotune.core.variants import AS_GIVEN, Engine, Variant, VariantRecord
 from autotune.ports import AccuracyGate
 from autotune.studyfile.variants import CALIBRATED
 from loadgen.inputs import build_samples
-from search_spaces.candidate import MAX_BATCH_SIZE, VARIANT, Candidate, split_target
+from search_spaces.candidate import MAX_BATCH_SIZE, VARIANT, Candidate, split_target, target_of
 from search_spaces.domain import Values
 from search_spaces.parameter import Parameter
 from search_spaces.space import Space
@@ -150,7 +150,7 @@ class Wanted:
 
     @property
     def target(self) -> str:
-        return f"{self.step}.{VARIANT}" if self.step else VARIANT
+        return target_of(self.step, VARIANT)
 
     def is_of(self, candidates: Sequence[Candidate]) -> bool:
         """Whether one of them serves it."""
@@ -189,10 +189,11 @@ def restricted(space: Space, records: Sequence[VariantRecord]) -> Space:
     refused = {(each.target, str(each.variant)): each.refused for each in records if each.refused}
     kept = []
     for parameter in space.parameters:
-        values = [v for v in parameter.domain.grid() if (parameter.target, str(v)) not in refused]
         if split_target(parameter.target)[1] != VARIANT:
             kept.append(parameter)
-        elif values:
+            continue
+        values = [v for v in parameter.domain.grid() if (parameter.target, str(v)) not in refused]
+        if values:
             kept.append(replace(parameter, domain=Values(values=tuple(values))))
         else:
             reasons = [
@@ -384,7 +385,7 @@ def source_of(part: ServedModel, variant: Variant) -> Path | None:
 
 
 def _batch_sizes(space: Space, step: str, part: ServedModel) -> tuple[int, ...]:
-    target = f"{step}.{MAX_BATCH_SIZE}" if step else MAX_BATCH_SIZE
+    target = target_of(step, MAX_BATCH_SIZE)
     swept = space.parameter(target).domain.grid() if target in space.targets else ()
     found = {value for value in swept if isinstance(value, int)}
     return tuple(sorted({*found, max(1, part.config.max_batch_size)}))

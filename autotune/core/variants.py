@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.core.errors import InputRefused
+from search_spaces.candidate import VARIANT, target_of
 
 
 class Engine(StrEnum):
@@ -128,4 +129,4 @@ class VariantRecord:
     @property
     def target(self) -> str:
         """The space's parameter that it is a value of."""
-        return f"{self.step}.variant" if self.step else "variant"
+        return target_of(self.step, VARIANT)

@@ -192,8 +192,7 @@ class StudyRunner:
     def _plan(self, candidates: int) -> None:
         """There are only so many candidates, as it turns out."""
         self.planned = candidates
-        before = self.store.study(str(self.study_id)).environment or {}
-        self.store.set_environment(self.study_id, {**before, PLANNED: candidates})
+        self._note({PLANNED: candidates})
 
     def _run_trial(self, candidate: Candidate) -> Trial:
         number = max((trial.number for trial in self._trials), default=-1) + 1
@@ -328,8 +327,12 @@ class StudyRunner:
     def _warn(self, warning: str) -> None:
         """Of what came up on the way: stored at once, with the environment."""
         self._warned.append(warning)
+        self._note({"warnings": self._warned})
+
+    def _note(self, more: Mapping[str, Any]) -> None:
+        """Add to what is stored of the environment."""
         before = self.store.study(str(self.study_id)).environment or {}
-        self.store.set_environment(self.study_id, {**before, "warnings": self._warned})
+        self.store.set_environment(self.study_id, {**before, **more})
 
     def _add(self, trial: Trial) -> None:
         self._trials.append(trial)
