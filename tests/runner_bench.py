@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from autotune.core.study import Study
+from autotune.core.trial import Trial
 from autotune.core.variants import VariantRecord
 from autotune.ports import ExportFile, Progress
 from autotune.studyfile import study_from_options
+from autotune.tuner.compare import ComparisonRunner
 from autotune.tuner.conclude import Documents
 from autotune.tuner.run import StudyRunner
 from search_spaces.candidate import Candidate
@@ -95,4 +97,24 @@ class Bench:
             planned=3,
             gate=self.gate,
             variants=self.variants,
+        )
+
+    def comparison(self, first: Trial, second: Trial) -> ComparisonRunner:
+        """Of two of the study's trials, on the server that was tuned."""
+        self.load.server = self.server
+        return ComparisonRunner(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            server=self.server,
+            load=self.load,
+            telemetry=FakeTelemetry(),
+            check=self.check,
+            samples_for=lambda _: [{}],
+            clock=self.clock,
+            listen=self.steps.append,
+            first=first,
+            second=second,
+            in_service=self.baseline,
+            gate=self.gate,
         )

@@ -15,9 +15,8 @@ from autotune.core.errors import CandidateFailed, OutputsDiffer
 from autotune.core.measurement import Purpose
 from autotune.core.trial import TrialState
 from autotune.core.variants import Variant, VariantRecord
-from autotune.tuner.compare import ComparisonRunner
 from search_spaces.candidate import Candidate
-from tests.fakes import FakeGate, FakeTelemetry
+from tests.fakes import FakeGate
 from tests.runner_bench import Bench, study
 
 OWN, HALF, BRAIN = (f"onnxruntime-{p}" for p in ("fp32", "fp16", "bf16"))
@@ -147,23 +146,8 @@ def test_two_trials_are_compared_by_accuracy_against_what_was_found_in_service(b
     answers = {OWN: 1.0, HALF: 0.99, BRAIN: 0.985}
     b.gate = asking(b, answers)
     answer = b.runner().run()
-    b.load.server = b.server
-    runner = ComparisonRunner(
-        study=b.study,
-        study_id=b.study_id,
-        store=b.store,
-        server=b.server,
-        load=b.load,
-        telemetry=FakeTelemetry(),
-        check=b.check,
-        samples_for=lambda _: [{}],
-        clock=b.clock,
-        listen=b.steps.append,
-        first=answer.trials[2],
-        second=answer.trials[0],
-        in_service=FOUND,
-        gate=asking(b, answers),
-    )
+    b.gate = asking(b, answers)
+    runner = b.comparison(answer.trials[2], answer.trials[0])
     runner.run()
     trials = b.store.trials(b.study_id)
     drops = [{round(m.accuracy_drop or 0, 6) for m in t.of(Purpose.COMPARE)} for t in trials]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import http.server
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +10,7 @@ from autotune.adapters.telemetry.emulated import Emulated
 from autotune.adapters.telemetry.sampling import Unavailable
 from autotune.core.model_interface import Endpoint
 from tests.fakes import FakeClock
+from tests.metrics_page import metrics_page
 
 
 class Server:
@@ -63,24 +62,8 @@ def server() -> Server:
 
 @pytest.fixture
 def endpoint(server: Server) -> Iterator[Endpoint]:
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(server.page().encode())
-
-        def log_message(self, *_):
-            return
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Page) as listening:
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{listening.server_port}/metrics"
-            yield Endpoint(http="127.0.0.1:1", grpc="127.0.0.1:2", metrics_url=url)
-        finally:
-            listening.shutdown()
-            thread.join()
+    with metrics_page(server.page) as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from autotune.core.evidence import evidence
 from autotune.core.measurement import Purpose
 from autotune.core.trial import Trial, TrialState
 from autotune.ports import OpenLoop
-from autotune.tuner.compare import ComparisonRunner
 from search_spaces.candidate import Candidate
-from tests.fakes import FakeServer, FakeTelemetry, ListSearch
+from tests.fakes import FakeServer, ListSearch
 from tests.runner_bench import FOUR, ONE, TWO, Bench, study
 
 FINALS = {"candidates": 2, "capacity": 0}
@@ -335,22 +334,7 @@ def test_a_pick_that_does_not_hold_a_corner_gives_way_to_the_next(bench: Any) ->
 def test_two_stored_trials_are_compared_again_with_arrivals_of_their_own(bench: Any) -> None:
     b = bench()
     answer = b.runner().run()
-    b.load.server = b.server
-    runner = ComparisonRunner(
-        study=b.study,
-        study_id=b.study_id,
-        store=b.store,
-        server=b.server,
-        load=b.load,
-        telemetry=FakeTelemetry(),
-        check=b.check,
-        samples_for=lambda _: [{}],
-        clock=b.clock,
-        listen=b.steps.append,
-        first=answer.trials[1],
-        second=answer.trials[2],
-        in_service=b.baseline,
-    )
+    runner = b.comparison(answer.trials[1], answer.trials[2])
     before = len(b.load.plans)
     taken = runner.run()
     trials = b.store.trials(b.study_id)

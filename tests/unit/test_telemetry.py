@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import http.server
 import os
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from autotune.adapters.telemetry.sampling import (
 from autotune.adapters.telemetry.triton_metrics import TritonMetrics, parse_gauges
 from autotune.core.measurement import TelemetryWindow
 from autotune.core.model_interface import Endpoint
+from tests.metrics_page import metrics_page
 
 ENDPOINT = Endpoint(http="127.0.0.1:1", grpc="127.0.0.1:2")
 
@@ -508,28 +508,6 @@ nv_gpu_memory_used_bytes{gpu_uuid="GPU-b"} 5e8 1700000000000
 """
 
 
-@contextmanager
-def metrics_page(text: str, status: int = 200) -> Iterator[Endpoint]:
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_):
-            return
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/metrics"
-            yield Endpoint(http="", grpc="", metrics_url=url)
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_only_the_named_metric_is_read_from_a_page():
     assert parse_gauges(PAGE, "nv_gpu_utilization") == [0.25, 0.75]
     assert parse_gauges(PAGE, "nv_gpu_memory_used_bytes") == [1e9, 5e8]
@@ -538,14 +516,14 @@ def test_only_the_named_metric_is_read_from_a_page():
 
 def test_the_servers_own_gpu_metrics_are_averaged_and_its_memory_summed():
     source = TritonMetrics()
-    with metrics_page(PAGE) as endpoint:
+    with metrics_page(lambda: PAGE) as endpoint:
         source.open([], endpoint)
         assert (source.utilization(), source.memory_mb()) == (0.5, 1500)
 
 
 def test_a_metrics_page_that_goes_away_is_unknown_not_zero():
     source = TritonMetrics()
-    with metrics_page(PAGE) as endpoint:
+    with metrics_page(lambda: PAGE) as endpoint:
         source.open([], endpoint)
     assert (source.utilization(), source.memory_mb()) == (None, None)
 
@@ -558,7 +536,7 @@ def test_a_page_without_gpus_is_not_available(page, status):
 
 def test_a_remote_server_is_read_by_its_metrics():
     telemetry = choose(remote=True, interval_s=0.02)
-    with metrics_page(PAGE) as endpoint:
+    with metrics_page(lambda: PAGE) as endpoint:
         telemetry.start([], endpoint)
         time.sleep(0.1)
         window = telemetry.stop()
