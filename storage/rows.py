@@ -15,6 +15,7 @@ from autotune.core.measurement import (
     PERCENTILES,
     BatchStat,
     Ended,
+    Gauge,
     LatencySummary,
     LoadResult,
     Measurement,
@@ -55,6 +56,7 @@ def measurement_row(measurement: Measurement) -> MeasurementRow:
         "saturation_qps": measurement.saturation_qps,
         "saturation_s": measurement.saturation_s,
         "accuracy_drop": measurement.accuracy_drop,
+        "price_per_hour": measurement.price_per_hour,
         "intervals": {name: [i.low, i.high] for name, i in measurement.intervals.items()},
         **_traffic_columns(measurement.traffic),
         **_load_columns(load),
@@ -173,11 +175,20 @@ def _telemetry_columns(telemetry: TelemetryWindow) -> dict[str, Any]:
         "utilization_source": telemetry.source,
         "memory_mb": telemetry.memory_mb,
         "memory_source": telemetry.memory_source,
+        "memory_total_mb": telemetry.memory_total_mb,
         "telemetry_series": [[float(at), float(share)] for at, share in telemetry.series],
         "telemetry_notes": dict(telemetry.notes),
         "foreign_cpu": telemetry.foreign_cpu,
         "foreign_gpu": [int(pid) for pid in telemetry.foreign_gpu],
         "throttled": list(telemetry.throttled),
+        "gauges": {
+            name: {
+                "value": float(gauge.value),
+                "source": gauge.source,
+                "series": [[float(at), float(value)] for at, value in gauge.series],
+            }
+            for name, gauge in telemetry.gauges.items()
+        },
     }
 
 
@@ -295,10 +306,12 @@ def measurement(row: MeasurementRow, *, samples: bool) -> Measurement:
             source=row.utilization_source,
             memory_mb=columns.optional("memory_mb"),
             memory_source=row.memory_source,
+            memory_total_mb=columns.optional("memory_total_mb"),
             series=tuple((at, share) for at, share in row.telemetry_series),
             foreign_cpu=columns.optional("foreign_cpu"),
             foreign_gpu=tuple(row.foreign_gpu),
             throttled=tuple(row.throttled),
+            gauges={name: _gauge(stored) for name, stored in row.gauges.items()},
             notes=row.telemetry_notes,
         ),
         saturation_qps=columns.optional("saturation_qps"),
@@ -309,6 +322,15 @@ def measurement(row: MeasurementRow, *, samples: bool) -> Measurement:
         traffic=_traffic(row, columns),
         saturation_s=columns.number_or_zero("saturation_s"),
         accuracy_drop=columns.optional("accuracy_drop"),
+        price_per_hour=columns.optional("price_per_hour"),
+    )
+
+
+def _gauge(stored: Mapping[str, Any]) -> Gauge:
+    return Gauge(
+        value=stored["value"],
+        source=stored["source"],
+        series=tuple((at, value) for at, value in stored["series"]),
     )
 
 

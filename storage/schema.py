@@ -176,12 +176,16 @@ class MeasurementRow(Base):
     utilization_source: Mapped[str | None]
     memory_mb: Mapped[float | None]
     memory_source: Mapped[str | None]
+    memory_total_mb: Mapped[float | None]
     telemetry_series: Mapped[list[Any]]
     """[seconds since the window opened, utilization] pairs."""
     telemetry_notes: Mapped[dict[str, Any]]
     foreign_cpu: Mapped[float | None]
     foreign_gpu: Mapped[list[Any]]
     throttled: Mapped[list[Any]]
+    gauges: Mapped[dict[str, Any]]
+    """By name: value, source and series, as [seconds since the window opened, value] pairs."""
+    price_per_hour: Mapped[float | None]
 
     nan_columns: Mapped[list[Any]]
     samples: Mapped[bytes | None] = mapped_column(deferred=True, deferred_raiseload=True)

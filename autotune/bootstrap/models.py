@@ -54,9 +54,13 @@ def served_model(
 def gpus_of(server: ServerSpec) -> int:
     """GPUs that the server will see: they decide how many instances a silent configuration has, and
     what executes them."""
-    if server.launch is Launch.BINARY:
-        return machine.gpus()
-    return 1 if server.launch is Launch.DOCKER and server.gpus else 0
+    if server.launch is Launch.REMOTE:
+        return 0
+    if server.devices:
+        return len(server.devices)
+    if server.launch is Launch.DOCKER:
+        return 1 if server.gpus else 0
+    return machine.gpus()
 
 
 def exported_natively(model: ServedModel, work_dir: Path) -> ServedModel:

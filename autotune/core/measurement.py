@@ -184,6 +184,36 @@ EMULATED = "emulated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """One quantity of `GAUGES` over the measured window: its mean (of ``energy_j`` the sum), over
+    the devices that the server uses the mean too (of ``power_w``, ``energy_j`` and the PCIe rates
+    the sum). ``source`` names where it is read: ``gpm`` (NVML's GPU performance monitoring,
+    Hopper and later), ``nvml``, ``nvml_power`` (power integrated over time, where the device has
+    no energy counter). ``series`` holds (seconds since the window opened, value) pairs.
+    """
+
+    value: float
+    source: str
+    series: tuple[tuple[float, float], ...] = ()
+
+
+GAUGES = {
+    "sm_active": "share of time in which a streaming multiprocessor had work, mean over all",
+    "sm_occupancy": "share of the warps that the multiprocessors could hold",
+    "tensor_active": "share of time in which tensor cores computed",
+    "dram_active": "share of the memory's bandwidth in use",
+    "pcie_rx_mb_s": "megabytes (10^6 bytes) a second from the host to the GPU",
+    "pcie_tx_mb_s": "megabytes (10^6 bytes) a second from the GPU to the host",
+    "power_w": "watts drawn",
+    "energy_j": "joules used over the window",
+    "sm_clock_mhz": "clock of the multiprocessors",
+    "memory_clock_mhz": "clock of the memory",
+    "temperature_c": "degrees Celsius of the GPU",
+}
+"""What telemetry may tell of GPUs beside utilization and memory, by name; shares are 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryWindow:
     """How busy the hardware was over the measured window. Unknown is None, never 0.
 
@@ -191,6 +221,9 @@ class TelemetryWindow:
     processes, of all cores it may use), ``nvml`` (time in which a kernel ran), ``triton_metrics``
     (the server's own ``nv_gpu_utilization``), ``emulated`` (the busy share of an emulated
     accelerator). ``series`` holds (seconds since the window opened, utilization) pairs.
+    ``memory_mb`` is the most that was in use, ``memory_total_mb`` what there is, of all the server's
+    devices together. ``gauges``: what else is known, by the names of `GAUGES`; an unknown one is
+    missing, and the notes say why.
 
     What disturbed the measuring: ``foreign_cpu`` is the share, 0 to 1, of this machine's processor
     that neither the server nor the load generator nor the controller used, the hypervisor's part
@@ -202,10 +235,12 @@ class TelemetryWindow:
     source: str | None = None
     memory_mb: float | None = None
     memory_source: str | None = None
+    memory_total_mb: float | None = None
     series: tuple[tuple[float, float], ...] = ()
     foreign_cpu: float | None = None
     foreign_gpu: tuple[int, ...] = ()
     throttled: tuple[str, ...] = ()
+    gauges: Mapping[str, Gauge] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -249,7 +284,8 @@ class Measurement:
     take them from. ``traffic`` is what was offered (None: before it was recorded).
     ``saturation_s`` is how long the saturation burst took. ``accuracy_drop`` is by how much what
     was served answers worse than the source model, on the study's evaluation data (None: not asked
-    for).
+    for). ``price_per_hour`` is what an hour of the serving hardware costs (None: not given), in the
+    user's currency.
     """
 
     purpose: Purpose
@@ -265,6 +301,22 @@ class Measurement:
     traffic: Traffic | None = None
     saturation_s: float = 0.0
     accuracy_drop: float | None = None
+    price_per_hour: float | None = None
+
+    @property
+    def energy_j_per_1000(self) -> float | None:
+        """Joules that 1,000 good answers took, at the offered rate; None where the energy is
+        unknown."""
+        energy = self.telemetry.gauges.get("energy_j")
+        return None if energy is None or not self.load.ok else energy.value / self.load.ok * 1000
+
+    @property
+    def cost_per_1000(self) -> float | None:
+        """What 1,000 answers cost at least: on hardware that is kept busy, at the saturation
+        throughput. None without a price or a burst."""
+        if self.price_per_hour is None or not self.saturation_qps:
+            return None
+        return self.price_per_hour / 3600 / self.saturation_qps * 1000
 
     @property
     def valid(self) -> bool:
@@ -301,7 +353,18 @@ class _PercentileMetric:
         return None if latency is None else latency.at(self.percentile)
 
 
-METRICS: dict[str, _Metric | _PercentileMetric] = {
+@dataclass(frozen=True, slots=True)
+class _GaugeMetric:
+    unit: str
+    maximize: bool
+    gauge: str
+
+    def read(self, measurement: Measurement) -> float | None:
+        gauge = measurement.telemetry.gauges.get(self.gauge)
+        return None if gauge is None else gauge.value
+
+
+METRICS: dict[str, _Metric | _PercentileMetric | _GaugeMetric] = {
     **{f"p{percentile:g}_ms": _PercentileMetric(percentile) for percentile in PERCENTILES},
     "mean_ms": _Metric("ms", False, "load.latency.mean_ms"),
     "max_ms": _Metric("ms", False, "load.latency.max_ms"),
@@ -315,6 +378,12 @@ METRICS: dict[str, _Metric | _PercentileMetric] = {
     "error_rate": _Metric("", False, "load.error_rate"),
     "instances": _Metric("", False, "instances"),
     "accuracy_drop": _Metric("", False, "accuracy_drop"),
+    "sm_active": _GaugeMetric("", True, "sm_active"),
+    "tensor_active": _GaugeMetric("", True, "tensor_active"),
+    "dram_active": _GaugeMetric("", True, "dram_active"),
+    "power_w": _GaugeMetric("W", False, "power_w"),
+    "energy_j_per_1000": _Metric("J", False, "energy_j_per_1000"),
+    "cost_per_1000": _Metric("", False, "cost_per_1000"),
 }
 """Every metric by its name in study files, with its unit and its better direction."""
 

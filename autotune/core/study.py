@@ -57,7 +57,10 @@ class ServerSpec:
     ``binary``: path of a tritonserver; ``image`` and ``gpus`` for docker; ``http``, ``grpc``
     (host:port) and ``metrics`` (URL) for remote. ``ports`` fixes (http, grpc, metrics) instead of
     free ones. ``flags`` are passed to tritonserver in every trial. ``requirements``, embedded only:
-    a pip requirements file of what the models' own Python code needs. Deadlines in seconds.
+    a pip requirements file of what the models' own Python code needs. ``devices``, of an embedded
+    server, a binary or a container: the GPUs that it may use, each an index, a UUID (``GPU-…``) or
+    a MIG slice (``MIG-…``), in this order; empty: all that there are. ``price_per_hour`` of the
+    hardware that serves, in any currency. Deadlines in seconds.
     """
 
     launch: Launch = Launch.EMBEDDED
@@ -70,6 +73,8 @@ class ServerSpec:
     ports: tuple[int, int, int] | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
     requirements: Path | None = None
+    devices: tuple[str, ...] = ()
+    price_per_hour: float | None = None
     start_timeout_s: float = 120.0
     load_timeout_s: float = 120.0
 

@@ -114,20 +114,30 @@ def _server(study: StudySection) -> Iterator[Problem]:
     server = study.server
     needed = {"binary": ("binary",), "docker": ("image",), "remote": ("http", "grpc")}
     allowed = {
-        "binary": {"binary", "ports", "flags"},
-        "docker": {"image", "gpus", "ports", "flags"},
+        "binary": {"binary", "ports", "flags", "devices"},
+        "docker": {"image", "gpus", "ports", "flags", "devices"},
         "remote": {"http", "grpc", "metrics"},
-        "embedded": {"ports", "flags", "requirements"},
+        "embedded": {"ports", "flags", "requirements", "devices"},
     }[server.launch]
     for key in needed.get(server.launch, ()):
         if getattr(server, key) is None:
             yield Problem(place=("server",), rule=f"launch '{server.launch}' needs server.{key}")
-    every = ("binary", "image", "gpus", "http", "grpc", "metrics", "ports", "flags", "requirements")
-    for key in every:
+    every = ("binary", "image", "gpus", "http", "grpc", "metrics", "ports", "flags")
+    for key in (*every, "requirements", "devices"):
         if getattr(server, key) and key not in allowed:
             yield Problem(
                 place=("server", key), rule=f"has no effect with launch '{server.launch}'"
             )
+    if server.gpus and server.devices:
+        yield Problem(
+            place=("server", "gpus"),
+            rule="says the same as server.devices: give one of them",
+            value=server.gpus,
+        )
+    if len(set(server.devices)) != len(server.devices):
+        yield Problem(
+            place=("server", "devices"), rule="names a GPU twice", value=list(server.devices)
+        )
     if server.ports and len(set(server.ports)) != 3:
         yield Problem(
             place=("server", "ports"),

@@ -356,6 +356,8 @@ def _server(section: StudySection, base: Path) -> ServerSpec:
             for key, value in server.flags.items()
         },
         requirements=_path(base, server.requirements),
+        devices=tuple(map(str, server.devices)),
+        price_per_hour=server.price_per_hour,
         start_timeout_s=server.start_timeout_s,
         load_timeout_s=server.load_timeout_s,
     )

@@ -47,6 +47,21 @@ class ModelSection(_Section):
     files: dict[StrictStr, PackageSection] = Field(default_factory=dict)
 
 
+DEVICE = re.compile(r"\d+|(GPU|MIG)-[0-9A-Fa-f-]+(/\d+/\d+)?")
+"""A GPU as NVML and CUDA name it: index, UUID, or a MIG slice's own."""
+
+
+def _device(value: object) -> object:
+    if isinstance(value, bool) or not DEVICE.fullmatch(str(value)):
+        raise PydanticCustomError(
+            "device", "must be a GPU's index, its UUID (GPU-…) or a MIG slice's (MIG-…)"
+        )
+    return str(value)
+
+
+Device = Annotated[str, BeforeValidator(_device)]
+
+
 class ServerSection(_Section):
     launch: Literal["embedded", "binary", "docker", "remote"] = "embedded"
     binary: StrictStr | None = None
@@ -58,6 +73,8 @@ class ServerSection(_Section):
     ports: tuple[Port, Port, Port] | None = None
     flags: dict[str, Flag] = Field(default_factory=dict)
     requirements: StrictStr | None = None
+    devices: list[Device] = Field(default_factory=list)
+    price_per_hour: Positive | None = None
     start_timeout_s: Positive = 120.0
     load_timeout_s: Positive = 120.0
 

@@ -156,6 +156,7 @@ class Measurer:
             intervals=self._intervals(result, burst),
             traffic=phase.traffic,
             saturation_s=0.0 if burst is None else SATURATION_WARMUP_S + burst.load.window_s,
+            price_per_hour=self.study.server.price_per_hour,
         )
 
     def _intervals(self, result: LoadResult, burst: _Burst | None) -> dict[str, Interval]:

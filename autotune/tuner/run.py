@@ -15,6 +15,7 @@ from autotune.core.decision import Decision
 from autotune.core.errors import CandidateFailed, ServerFailed
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Measurement, Purpose
+from autotune.core.memory import cannot_fit
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import PLANNED, StudyState
 from autotune.core.sla import judge
@@ -209,6 +210,9 @@ class StudyRunner:
 
     def _measure_trial(self, number: int, candidate: Candidate) -> tuple[TrialState, str]:
         """The candidate is blamed only for what the server did under it."""
+        too_large = cannot_fit(candidate, self._trials)
+        if too_large is not None:
+            return TrialState.PRUNED, too_large
         trial = Trial(number=number, candidate=candidate, state=TrialState.RUNNING)
         phase = at_target(self.study, self._contender)
         recorder = self._recorder(self._answers, CHECKED_SAMPLES)

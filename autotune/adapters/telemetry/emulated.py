@@ -17,7 +17,7 @@ BUSY = "emulated_device_busy_seconds"
 _COUNTER = re.compile(rf'^{BUSY}\{{(?:.*,)?device="([^"]*)".*\}}\s+(\S+)', re.MULTILINE)
 
 
-class Emulated:
+class Emulated(Source):
     """Utilization: seconds for which emulated devices were held per second, mean over devices.
 
     Available where the server's metrics page carries the counter: its models say themselves that
@@ -67,6 +67,9 @@ class Emulated:
 
     def memory_mb(self) -> float | None:
         return self._memory.memory_mb() if self._memory and self._memory_open else None
+
+    def memory_total_mb(self) -> float | None:
+        return self._memory.memory_total_mb() if self._memory and self._memory_open else None
 
     def disturbance(self) -> Disturbance:
         return Disturbance()

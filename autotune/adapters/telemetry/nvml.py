@@ -1,44 +1,39 @@
-"""GPU utilization and memory by NVML."""
+"""GPU utilization, memory, power and clocks by NVML, and the multiprocessors' own counters."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
 import pynvml
 
+from autotune.adapters.telemetry import gpm
 from autotune.adapters.telemetry.disturbance import Disturbance
-from autotune.adapters.telemetry.sampling import Unavailable
+from autotune.adapters.telemetry.energy import Energy
+from autotune.adapters.telemetry.gpm import Gpm
+from autotune.adapters.telemetry.nvml_watch import NvmlWatch
+from autotune.adapters.telemetry.parts import Part, parts_here, users
+from autotune.adapters.telemetry.sampling import Reading, Source, Unavailable
 from autotune.core.model_interface import Endpoint
 
-WORK_PERCENT = 5
-"""A process that used less of a GPU's multiprocessors than this is no disturbance: a desktop."""
-
-_POWER_CAP = "nvmlClocksEventReasonSwPowerCap"
-_REASONS = {
-    "nvmlClocksEventReasonHwThermalSlowdown": "slowed by its hardware for heat",
-    "nvmlClocksEventReasonSwThermalSlowdown": "slowed by its driver for heat",
-    "nvmlClocksEventReasonHwPowerBrakeSlowdown": "slowed by its power supply",
-    "nvmlClocksEventReasonHwSlowdown": "slowed by its hardware",
-    _POWER_CAP: "held to its power limit",
-}
-"""The bits of NVML's clock event reasons that are looked at. The power limit is the device's own
-property, with which it is deployed: noted, no reason for distrust."""
+SUMMED = {"power_w", "energy_j", "pcie_rx_mb_s", "pcie_tx_mb_s"}
+"""Gauges that are added up over a server's GPUs; of the others the mean is taken."""
 
 
-class Nvml:
-    """Utilization: the share of time in which any kernel ran (NVML's ``utilization.gpu``), mean
-    over the devices that the server uses. Memory: what is in use on those devices, by whomever.
+class Nvml(Source):
+    """Utilization: the share of time in which any kernel ran, mean over the parts (GPUs or MIG
+    slices) that the server uses: NVML's ``utilization.gpu``, of a slice, which has none, GPM's.
+    Memory: what is in use on those parts, by whomever.
 
-    Available only if the server runs on a device of this machine: a server that computes on the
-    CPU of a GPU host is not judged by an idle GPU. Where NVML lists processes that this process
-    cannot see (it is inside a PID namespace), they are taken for the server's, with a note.
+    Available only if the server runs on a GPU of this machine: a server that computes on the CPU of
+    a GPU host is not judged by an idle GPU. Where NVML lists processes that this process cannot see
+    (it is inside a PID namespace), they are taken for the server's, with a note.
 
-    At each reading it also looks at why clocks are lowered and at which other processes keep the
-    devices busy (by ``nvmlDeviceGetProcessUtilization``; where a device does not tell that, as
-    under MIG, at which others are on it).
+    What cannot be read is unknown, and a note says why: ``gpm`` where the GPU, its driver or the
+    rights do not allow its counters, ``nvml_<gauge>`` for each gauge, ``nvml_lost`` for a GPU that
+    went away during the window. Power, energy and clocks of a slice are those of its whole GPU.
 
     ``library``: the pynvml module, or something like it.
     """
@@ -46,10 +41,17 @@ class Nvml:
     name = "nvml"
     memory_name = "nvml_device"
 
-    def __init__(self, *, library: Any = pynvml) -> None:
+    def __init__(
+        self, *, library: Any = pynvml, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._nvml = library
-        self._devices: dict[int, Any] = {}
-        self._begin_watch(set())
+        self._clock = clock
+        self._parts: list[Part] = []
+        self._gpm: dict[str, Gpm] = {}
+        self._energy: dict[str, Energy] = {}
+        self._watch = NvmlWatch(library, (), set())
+        self._counted: dict[str, Mapping[str, float]] = {}
+        self._notes: dict[str, str] = {}
 
     def open(self, pids: Sequence[int], endpoint: Endpoint) -> dict[str, str]:  # noqa: ARG002
         if not pids:
@@ -59,159 +61,181 @@ class Nvml:
         except self._nvml.NVMLError as exc:
             raise Unavailable(_text(exc)) from exc
         try:
-            notes = self._find_devices(set(pids))
-            self._begin_watch(set(pids), hidden="nvml_processes" in notes)
+            notes = self._find_parts(set(pids))
+            self._open_counters()
         except self._nvml.NVMLError as exc:
             self.close()
             raise Unavailable(_text(exc)) from exc
         except Unavailable:
             self.close()
             raise
-        return notes
+        hidden = "nvml_processes" in notes
+        self._watch = NvmlWatch(self._nvml, self._parts, set(pids), hidden=hidden)
+        return {**notes, **self._notes}
 
     def utilization(self) -> float | None:
-        self._watch()
-        rates = self._over_devices(self._nvml.nvmlDeviceGetUtilizationRates)
-        return None if rates is None else sum(rate.gpu for rate in rates) / len(rates) / 100
+        self._watch.look()
+        self._counted = {part.name: self._count(part) for part in self._parts}
+        shares = [self._share(part) for part in self._parts]
+        known = [share for share in shares if share is not None]
+        return sum(known) / len(known) if known and len(known) == len(shares) else None
 
     def memory_mb(self) -> float | None:
-        infos = self._over_devices(self._nvml.nvmlDeviceGetMemoryInfo)
+        infos = self._each(lambda part: self._nvml.nvmlDeviceGetMemoryInfo(part.handle))
         return None if infos is None else sum(info.used for info in infos) / 1e6
 
+    def memory_total_mb(self) -> float | None:
+        infos = self._each(lambda part: self._nvml.nvmlDeviceGetMemoryInfo(part.handle))
+        return None if infos is None else sum(info.total for info in infos) / 1e6
+
+    def gauges(self) -> Mapping[str, Reading]:
+        """Read after `utilization`, whose counters it shares."""
+        found = {**self._of_gpm(), **self._of_devices(), **self._of_energy()}
+        return {name: reading for name, reading in found.items() if reading is not None}
+
     def disturbance(self) -> Disturbance:
-        slowed = {
-            name: f"{text} in {self._slowed[name]} of {self._looks} readings"
-            for name, text in _REASONS.items()
-            if self._slowed[name]
-        }
-        notes = {"nvml_power_cap": slowed.pop(_POWER_CAP)} if _POWER_CAP in slowed else {}
-        if self._unread:
-            notes["nvml_clocks"] = f"why clocks are lowered is not told: {self._unread}"
+        seen = self._watch.found()
         return Disturbance(
-            foreign_gpu=tuple(sorted(self._foreign)),
-            throttled=tuple(f"GPU {text}" for text in slowed.values()),
-            notes=notes,
+            foreign_gpu=seen.foreign_gpu,
+            throttled=seen.throttled,
+            notes={**seen.notes, **self._notes},
         )
 
     def close(self) -> None:
-        self._devices = {}
+        for counters in self._gpm.values():
+            counters.close()
+        self._parts, self._gpm, self._energy = [], {}, {}
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
             return
 
-    def _find_devices(self, pids: set[int]) -> dict[str, str]:
-        indices = range(self._nvml.nvmlDeviceGetCount())
-        devices = {index: self._nvml.nvmlDeviceGetHandleByIndex(index) for index in indices}
-        users = {index: self._users(device) for index, device in devices.items()}
-        used = [index for index in indices if users[index] & pids]
+    # --------------------------------------------------------------------------------- opening
+    def _find_parts(self, pids: set[int]) -> dict[str, str]:
+        parts = parts_here(self._nvml)
+        on = {part.name: users(self._nvml, part) for part in parts}
+        used = [part for part in parts if on[part.name] & pids]
         notes: dict[str, str] = {}
         if not used:
-            used = [index for index in indices if any(map(_hidden, users[index]))]
+            used = [part for part in parts if any(map(_hidden, on[part.name]))]
             if not used:
                 raise Unavailable("the server has no process on a GPU of this machine")
             notes["nvml_processes"] = "hidden by a PID namespace: taken for the server's"
-        self._devices = {index: devices[index] for index in used}
-        foreign = sorted({pid for index in used for pid in users[index] - pids})
+        self._parts = used
+        foreign = sorted({pid for part in used for pid in on[part.name] - pids})
         if foreign and "nvml_processes" not in notes:
             notes["nvml_foreign_processes"] = ", ".join(map(str, foreign))
-        return {**notes, "nvml_devices": ", ".join(map(str, used))}
+        if any(part.sliced for part in used):
+            notes["nvml_mig"] = "power, energy and clocks are those of the whole GPU"
+        return {**notes, "nvml_devices": ", ".join(part.name for part in used)}
 
-    def _users(self, device: Any) -> set[int]:
-        return {process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)}
-
-    def _begin_watch(self, pids: set[int], *, hidden: bool = False) -> None:
-        self._pids = pids
-        self._hidden = hidden
-        self._looks = 0
-        self._slowed: Counter[str] = Counter()
-        self._unread = ""
-        self._foreign: set[int] = set()
-        self._seen_us = {index: self._latest_us(device) for index, device in self._devices.items()}
-
-    def _watch(self) -> None:
-        self._looks += 1
-        slowed: set[str] = set()
-        for index, device in self._devices.items():
-            slowed |= self._slowdowns(device)
-            if not self._hidden:
-                busy = self._busy(index, device)
-                self._foreign |= {pid for pid in busy if not _belongs(pid, self._pids)}
-        self._slowed.update(slowed)
-
-    def _slowdowns(self, device: Any) -> set[str]:
-        """The names of the reasons, of `_REASONS`, for which the device's clocks are lowered."""
-        nvml = self._nvml
-        try:
+    def _open_counters(self) -> None:
+        self._notes, self._counted = {}, {}
+        for part in self._parts:
             try:
-                bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(device)
-            except pynvml.NVMLError_FunctionNotFound:  # a driver before 535
-                bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
-        except nvml.NVMLError as exc:
-            self._unread = str(exc)
-            return set()
-        return {name for name in _REASONS if bits & getattr(pynvml, name)}
+                self._gpm[part.name] = Gpm(self._nvml, part, clock=self._clock)
+            except self._nvml.NVMLError as exc:
+                self._notes["gpm"] = _text(exc)
+        for part in _devices(self._parts):
+            self._energy[part.name] = Energy(self._nvml, part.device, clock=self._clock)
 
-    def _busy(self, index: int, device: Any) -> set[int]:
-        """Processes that used the device since the last look, as far as it tells."""
+    # --------------------------------------------------------------------------------- reading
+    def _count(self, part: Part) -> Mapping[str, float]:
+        counters = self._gpm.get(part.name)
+        if counters is None:
+            return {}
         try:
-            samples = self._nvml.nvmlDeviceGetProcessUtilization(device, self._seen_us[index])
+            return counters.read()
         except self._nvml.NVMLError as exc:
-            return set() if _is_empty(exc) else self._beside_us(device)
-        new = [sample for sample in samples if sample.timeStamp > self._seen_us[index]]
-        self._seen_us[index] = max([self._seen_us[index], *(s.timeStamp for s in new)])
-        return {sample.pid for sample in new if sample.smUtil >= WORK_PERCENT}
+            self._failed("gpm", exc)
+            return {}
 
-    def _latest_us(self, device: Any) -> int:
-        """When the device last sampled its processes, by its own clock."""
+    def _share(self, part: Part) -> float | None:
+        if part.sliced:
+            return self._counted[part.name].get(gpm.BUSY)
         try:
-            samples = self._nvml.nvmlDeviceGetProcessUtilization(device, 0)
-        except self._nvml.NVMLError:
-            return 0
-        return max((sample.timeStamp for sample in samples), default=0)
+            return float(self._nvml.nvmlDeviceGetUtilizationRates(part.handle).gpu) / 100
+        except self._nvml.NVMLError as exc:
+            self._failed("nvml_utilization", exc)
+            return self._counted[part.name].get(gpm.BUSY)
 
-    def _beside_us(self, device: Any) -> set[int]:
-        """The processes on the same device, or on the same MIG instances of it, as the server."""
-        try:
-            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
-        except self._nvml.NVMLError:
-            return set()
-        ours = {_instance(process) for process in processes if process.pid in self._pids}
-        return {process.pid for process in processes if _instance(process) in ours}
+    def _of_gpm(self) -> dict[str, Reading | None]:
+        names = {name for counted in self._counted.values() for name in counted} - {gpm.BUSY}
+        return {
+            name: _over([counted.get(name) for counted in self._counted.values()], name, "gpm")
+            for name in sorted(names)
+        }
 
-    def _over_devices(self, read: Callable[[Any], Any]) -> list[Any] | None:
-        """One reading per device; None where one of them cannot be had (MIG has no rates)."""
+    def _of_devices(self) -> dict[str, Reading | None]:
+        nvml = self._nvml
+        reads: dict[str, Callable[[Any], float]] = {
+            "power_w": lambda device: nvml.nvmlDeviceGetPowerUsage(device) / 1000,
+            "sm_clock_mhz": lambda device: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": lambda device: nvml.nvmlDeviceGetClockInfo(
+                device, nvml.NVML_CLOCK_MEM
+            ),
+            "temperature_c": lambda device: nvml.nvmlDeviceGetTemperature(
+                device, nvml.NVML_TEMPERATURE_GPU
+            ),
+        }
+        return {name: self._of_each_device(name, read) for name, read in reads.items()}
+
+    def _of_each_device(self, name: str, read: Callable[[Any], float]) -> Reading | None:
+        values: list[float | None] = []
+        for part in _devices(self._parts):
+            try:
+                values.append(float(read(part.device)))
+            except self._nvml.NVMLError as exc:
+                self._failed(f"nvml_{name}", exc)
+                values.append(None)
+        return _over(values, name, "nvml")
+
+    def _of_energy(self) -> dict[str, Reading | None]:
+        values: list[float | None] = []
+        sources = set()
+        for meter in self._energy.values():
+            try:
+                values.append(meter.joules())
+                sources.add(meter.source)
+            except self._nvml.NVMLError as exc:
+                self._failed("nvml_energy_j", exc)
+                values.append(None)
+        return {"energy_j": _over(values, "energy_j", "+".join(sorted(sources)))}
+
+    def _each(self, read: Callable[[Part], Any]) -> list[Any] | None:
+        """One reading per part; None where one of them cannot be had."""
         try:
-            return [read(device) for device in self._devices.values()]
-        except self._nvml.NVMLError:
+            return [read(part) for part in self._parts]
+        except self._nvml.NVMLError as exc:
+            self._failed("nvml_memory", exc)
             return None
+
+    def _failed(self, what: str, exc: Exception) -> None:
+        lost = getattr(exc, "value", None) == pynvml.NVML_ERROR_GPU_IS_LOST
+        self._notes["nvml_lost" if lost else what] = _text(exc)
+
+
+def _devices(parts: Sequence[Part]) -> Iterator[Part]:
+    """One part of each GPU: what is known of the whole GPU is not counted once per slice."""
+    seen: set[str] = set()
+    for part in parts:
+        index = part.name.partition(":")[0]
+        if index not in seen:
+            seen.add(index)
+            yield part
+
+
+def _over(values: Sequence[float | None], name: str, source: str) -> Reading | None:
+    """Over a server's GPUs: the sum or the mean; unknown where one of them is."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    total = sum(known)
+    return Reading(value=total if name in SUMMED else total / len(known), source=source)
 
 
 def _hidden(pid: int) -> bool:
     return not psutil.pid_exists(pid)
-
-
-def _instance(process: Any) -> int | None:
-    """The MIG instance that a process runs in."""
-    return getattr(process, "gpuInstanceId", None)
-
-
-def _is_empty(exc: Exception) -> bool:
-    """Whether NVML says that it has no samples, rather than that it does not take any."""
-    return bool(getattr(exc, "value", None) == pynvml.NVML_ERROR_NOT_FOUND)
-
-
-def _belongs(pid: int, pids: set[int]) -> bool:
-    """Whether a process is one of ``pids``, a descendant of one, or the broker of CUDA's MPS,
-    through which the server's own work goes."""
-    if pid in pids:
-        return True
-    try:
-        process = psutil.Process(pid)
-        ancestors = {parent.pid for parent in process.parents()}
-        return bool(ancestors & pids) or process.name().startswith("nvidia-cuda-mps")
-    except psutil.Error:
-        return False
 
 
 def _text(exc: Exception) -> str:

@@ -10,11 +10,11 @@ import psutil
 
 from autotune.adapters.telemetry.cores import available_cores
 from autotune.adapters.telemetry.disturbance import Disturbance
-from autotune.adapters.telemetry.sampling import Unavailable
+from autotune.adapters.telemetry.sampling import Source, Unavailable
 from autotune.core.model_interface import Endpoint
 
 
-class ProcessCpu:
+class ProcessCpu(Source):
     """Utilization: processor time of the process trees per wall time and available core.
 
     Children that appear later are counted from their birth, and looked for every ``rescan_s``: that
@@ -24,6 +24,7 @@ class ProcessCpu:
     """
 
     name = "process_cpu"
+    memory_name = "process_pss"
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, rescan_s: float = 1.0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.adapters.telemetry.disturbance import Disturbance, Watch, combined
-from autotune.core.measurement import TelemetryWindow
+from autotune.core.measurement import Gauge, TelemetryWindow
 from autotune.core.model_interface import Endpoint
 
 
@@ -16,9 +17,17 @@ class Unavailable(Exception):
     """A source cannot be read here; the message says why. Never leaves this package."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One value of a gauge, and where it was read."""
+
+    value: float
+    source: str
+
+
 class Source(Protocol):
     """One way to see how busy the hardware is. Between `open` and `close`, from one thread at a
-    time."""
+    time. One that knows of utilization and memory alone inherits the rest from here."""
 
     @property
     def name(self) -> str: ...
@@ -35,10 +44,23 @@ class Source(Protocol):
     def memory_mb(self) -> float | None:
         """Megabytes (10^6 bytes) in use now; None if unknown."""
 
+    def memory_total_mb(self) -> float | None:
+        """Megabytes (10^6 bytes) that there are for the server; None if unknown."""
+        return None
+
+    def gauges(self) -> Mapping[str, Reading]:
+        """Values of `autotune.core.measurement.GAUGES` since the last call or `open`, or at
+        present; of those in `TOTALS` since `open`. An unknown one is missing."""
+        return {}
+
     def disturbance(self) -> Disturbance:
         """What was seen since `open` that may have disturbed what was read."""
 
     def close(self) -> None: ...
+
+
+TOTALS = {"energy_j"}
+"""Gauges that are counted over the window: their last value counts, not their mean."""
 
 
 class SampledTelemetry:
@@ -72,6 +94,9 @@ class SampledTelemetry:
         self._running = True
         self._series: list[tuple[float, float | None]] = []
         self._memory_mb: list[float] = []
+        self._memory_total_mb: float | None = None
+        self._gauges: dict[str, list[tuple[float, float | None]]] = {}
+        self._gauge_sources: dict[str, str] = {}
         for watch in self._watches:  # before the sources: a GPU's library may take a while to open
             watch.begin(pids, endpoint)
         self._source = self._first_available(pids, endpoint)
@@ -117,8 +142,17 @@ class SampledTelemetry:
 
     def _read(self, source: Source) -> None:
         self._series.append((self._clock() - self._began, source.utilization()))
+        at, found = self._clock() - self._began, source.gauges()
+        for name in {*found, *self._gauges}:
+            reading = found.get(name)
+            series = self._gauges.setdefault(name, [(before, None) for before, _ in self._series[:-1]])
+            series.append((at, None if reading is None else reading.value))
+            if reading is not None:
+                self._gauge_sources[name] = reading.source
 
     def _read_memory(self, source: Source) -> None:
+        if self._memory_total_mb is None:
+            self._memory_total_mb = source.memory_total_mb()
         memory_mb = source.memory_mb()
         if memory_mb is not None:
             self._memory_mb.append(memory_mb)
@@ -130,12 +164,28 @@ class SampledTelemetry:
             source=source.name if source is not None and utilization is not None else None,
             memory_mb=max(self._memory_mb, default=None),
             memory_source=source.memory_name if source is not None and self._memory_mb else None,
-            series=tuple((at, value) for at, value in self._series if value is not None),
+            memory_total_mb=self._memory_total_mb,
+            series=known(self._series),
+            gauges={name: found for name in sorted(self._gauges) if (found := self._gauge(name))},
             foreign_cpu=found.foreign_cpu,
             foreign_gpu=found.foreign_gpu,
             throttled=found.throttled,
             notes={**self._notes, **found.notes},
         )
+
+
+    def _gauge(self, name: str) -> Gauge | None:
+        series = self._gauges[name]
+        seen = known(series)
+        value = seen[-1][1] if name in TOTALS and seen else time_weighted_mean(series)
+        if value is None:
+            return None
+        return Gauge(value=value, source=self._gauge_sources[name], series=seen)
+
+
+def known(series: Sequence[tuple[float, float | None]]) -> tuple[tuple[float, float], ...]:
+    """Without the readings that gave nothing."""
+    return tuple((at, value) for at, value in series if value is not None)
 
 
 def time_weighted_mean(series: Sequence[tuple[float, float | None]]) -> float | None:

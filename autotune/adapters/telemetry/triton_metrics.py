@@ -4,42 +4,64 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from autotune.adapters.telemetry.disturbance import Disturbance
-from autotune.adapters.telemetry.sampling import Unavailable
+from autotune.adapters.telemetry.sampling import Reading, Source, Unavailable
 from autotune.core.model_interface import Endpoint
 
 _UTILIZATION = "nv_gpu_utilization"
 _MEMORY = "nv_gpu_memory_used_bytes"
+_MEMORY_TOTAL = "nv_gpu_memory_total_bytes"
+_POWER = "nv_gpu_power_usage"
+_ENERGY = "nv_energy_consumption"
 _TIMEOUT_S = 2.0
 
 
-class TritonMetrics:
-    """Reads ``nv_gpu_utilization`` (0 to 1, mean over GPUs) and ``nv_gpu_memory_used_bytes`` (sum)
-    from the server's metrics page. Triton refreshes them every ``--metrics-interval-ms``, two
-    seconds unless told otherwise."""
+class TritonMetrics(Source):
+    """Reads ``nv_gpu_utilization`` (0 to 1, mean over GPUs), memory, power and energy (sums) from
+    the server's metrics page. Triton refreshes them every ``--metrics-interval-ms``, two seconds
+    unless told otherwise."""
 
     name = "triton_metrics"
     memory_name = "triton_metrics"
 
     def __init__(self) -> None:
-        self._url = ""
+        self._url = self._page = ""
 
     def open(self, pids: Sequence[int], endpoint: Endpoint) -> dict[str, str]:  # noqa: ARG002
         self._url, page = first_page(endpoint)
         if not parse_gauges(page, _UTILIZATION):
             raise Unavailable("the server reports no GPU")
+        self._began_j = _total(parse_gauges(page, _ENERGY))
         return {}
 
     def utilization(self) -> float | None:
-        values = self._gauges(_UTILIZATION)
+        self._page = self._read()
+        values = parse_gauges(self._page, _UTILIZATION)
         return sum(values) / len(values) if values else None
 
     def memory_mb(self) -> float | None:
-        values = self._gauges(_MEMORY)
-        return sum(values) / 1e6 if values else None
+        used = _total(parse_gauges(self._read(), _MEMORY))
+        return None if used is None else used / 1e6
+
+    def memory_total_mb(self) -> float | None:
+        total = _total(parse_gauges(self._read(), _MEMORY_TOTAL))
+        return None if total is None else total / 1e6
+
+    def gauges(self) -> Mapping[str, Reading]:
+        """From the page that `utilization` read. A server whose counter began anew has restarted:
+        its energy is unknown then."""
+        power, energy = (_total(parse_gauges(self._page, name)) for name in (_POWER, _ENERGY))
+        found = {"power_w": power}
+        if energy is not None and self._began_j is not None and energy >= self._began_j:
+            found["energy_j"] = energy - self._began_j
+        return {
+            name: Reading(value=value, source=self.name)
+            for name, value in found.items()
+            if value is not None
+        }
 
     def disturbance(self) -> Disturbance:
         return Disturbance()
@@ -47,11 +69,16 @@ class TritonMetrics:
     def close(self) -> None:
         self._url = ""
 
-    def _gauges(self, name: str) -> list[float]:
+    def _read(self) -> str:
+        """Empty where the page cannot be had just now."""
         try:
-            return parse_gauges(read_page(self._url), name)
+            return read_page(self._url)
         except OSError:
-            return []
+            return ""
+
+
+def _total(values: Sequence[float]) -> float | None:
+    return sum(values) if values else None
 
 
 def first_page(endpoint: Endpoint) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import psutil
 
+from autotune.adapters.triton import devices
 from autotune.adapters.triton.environment import ServerEnvironment
 from autotune.adapters.triton.ports import LOOPBACK, Ports
 from autotune.adapters.triton.process import ChildProcess, Command
@@ -69,10 +70,14 @@ class EmbeddedLauncher:
 
     kind = "embedded"
 
-    def __init__(self, environment: Callable[[], ServerEnvironment]) -> None:
+    def __init__(
+        self, environment: Callable[[], ServerEnvironment], devices: Sequence[str] = ()
+    ) -> None:
         self._environment = environment
+        self._devices = devices
 
     def command(self, repository: Path, ports: Ports, flags: Mapping[str, str]) -> Command:
+        devices.refuse_missing(self._devices)
         environment = self._environment()
         prefix = _shm_prefix()
         return Command(
@@ -82,7 +87,7 @@ class EmbeddedLauncher:
                 f"--backend-config=python,shm-region-prefix-name={prefix}",
                 *arguments(str(repository), ports, flags),
             ],
-            variables=environment.variables(),
+            variables={**environment.variables(), **devices.variables(self._devices)},
             shm_prefix=prefix,
         )
 
@@ -95,8 +100,9 @@ class BinaryLauncher:
 
     kind = "binary"
 
-    def __init__(self, binary: Path) -> None:
+    def __init__(self, binary: Path, devices: Sequence[str] = ()) -> None:
         self._binary = binary
+        self._devices = devices
 
     def command(self, repository: Path, ports: Ports, flags: Mapping[str, str]) -> Command:
         binary = shutil.which(str(self._binary))
@@ -106,6 +112,7 @@ class BinaryLauncher:
                 value=str(self._binary),
                 next_step="correct the path, or use launch: embedded",
             )
+        devices.refuse_missing(self._devices)
         prefix = _shm_prefix()
         return Command(
             argv=[
@@ -113,6 +120,7 @@ class BinaryLauncher:
                 f"--backend-config=python,shm-region-prefix-name={prefix}",
                 *arguments(str(repository), ports, flags),
             ],
+            variables=devices.variables(self._devices),
             shm_prefix=prefix,
         )
 
@@ -128,9 +136,12 @@ class DockerLauncher:
 
     kind = "docker"
 
-    def __init__(self, image: str, gpus: str | None = None) -> None:
+    def __init__(
+        self, image: str, gpus: str | None = None, devices: Sequence[str] = ()
+    ) -> None:
         self._image = image
         self._gpus = gpus
+        self._devices = devices
         self._name = ""
         self._pid: int | None = None
 
@@ -138,7 +149,8 @@ class DockerLauncher:
         docker = self._docker()
         self._name = f"autotune-{uuid.uuid4().hex[:12]}"
         self._pid = None
-        gpus = [f"--gpus={self._gpus}"] if self._gpus else []
+        devices.refuse_missing(self._devices)
+        gpus = devices.docker_arguments(self._devices, self._gpus)
         return Command(
             argv=[
                 *(docker, "run", "--rm", "--pull=never", f"--name={self._name}"),

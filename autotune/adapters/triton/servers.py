@@ -60,11 +60,12 @@ class Servers:
 
     def _launcher(self, spec: ServerSpec) -> Launcher:
         if spec.launch is Launch.EMBEDDED:
-            return EmbeddedLauncher(lambda: self._environment(spec))
+            return EmbeddedLauncher(lambda: self._environment(spec), spec.devices)
         if spec.launch is Launch.BINARY:
-            return BinaryLauncher(_given(spec.binary, "binary", "the path of a tritonserver"))
+            binary = _given(spec.binary, "binary", "the path of a tritonserver")
+            return BinaryLauncher(binary, spec.devices)
         image = _given(spec.image, "image", "a Triton image")
-        return DockerLauncher(image, spec.gpus)
+        return DockerLauncher(image, spec.gpus, spec.devices)
 
     def _environment(self, spec: ServerSpec) -> ServerEnvironment:
         if spec.requirements is None:

@@ -1,0 +1,40 @@
+"""How much energy a GPU used since it was looked at first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class Energy:
+    """By the GPU's own counter (millijoules since its driver was loaded; Volta and later), else by
+    its power, which each reading takes for what it was since the one before.
+
+    ``source`` says which: ``nvml`` or ``nvml_power``.
+    """
+
+    def __init__(
+        self, nvml: Any, device: Any, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._nvml = nvml
+        self._device = device
+        self._clock = clock
+        self._joules = 0.0
+        self._at = clock()
+        try:
+            self._first_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(device)
+            self.source = "nvml"
+        except nvml.NVMLError:
+            self.source = "nvml_power"
+
+    def joules(self) -> float:
+        """Since the beginning; NVMLError where neither can be read."""
+        if self.source == "nvml":
+            now_mj = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._device)
+            return float(now_mj - self._first_mj) / 1000
+        watts = self._nvml.nvmlDeviceGetPowerUsage(self._device) / 1000
+        now = self._clock()
+        self._joules += watts * (now - self._at)
+        self._at = now
+        return self._joules
