@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.study_share [--runs 1]
 
-Runs the demo study with one seed after another and prints a row per run. Where the picks differ,
+Looks once how much this machine takes, as ``autotune demo`` does, then runs the demo study at that
+rate with one seed after another and prints a row per run. Where the picks differ,
 the one most often picked is compared with each of the others, in a study that has measured both.
 Never passes or fails.
 """
@@ -18,7 +19,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from autotune.bootstrap.models import demo_study
+from autotune.bootstrap import demo, demo_study
+from autotune.studyfile import read_study_file
 
 FIRST_SEED = 7
 Answers = Mapping[int, dict]
@@ -29,15 +31,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1)
     options = parser.parse_args()
-    say(
+    header = (
         "| seed | wall s | load s | not load | trials | p95 ms now | pick | p95 ms | confirmed |\n"
         "|---|---|---|---|---|---|---|---|---|"
     )
     answers = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        rate = demo_rate(folder)
+        say(header)
         for seed in range(FIRST_SEED, FIRST_SEED + options.runs):
-            answers[seed] = tuned(folder, seed)
+            answers[seed] = tuned(folder, seed, rate)
             say(row(seed, answers[seed]))
         compare_picks(folder, answers)
 
@@ -65,9 +69,23 @@ def autotune(folder: Path, *arguments: str) -> dict:
     return json.loads(done.stdout)
 
 
-def tuned(folder: Path, seed: int) -> dict:
+def demo_rate(folder: Path) -> float:
+    study = read_study_file(demo_study())
+    found = demo(
+        study, db=str(folder / "rate.db"), out=folder / "rate", resume=False, listen=lambda _: None
+    ).rate
+    assert found is not None
+    say(f"\nin service it takes {found.taken_qps:.1f}/s: target {found.target_qps:g}/s\n")
+    return found.target_qps
+
+
+def tuned(folder: Path, seed: int, rate: float) -> dict:
     text = demo_study().read_text()
-    for was, now in (("study: ocr", f"study: {study_name(seed)}"), ("seed: 7", f"seed: {seed}")):
+    for was, now in (
+        ("study: ocr", f"study: {study_name(seed)}"),
+        ("seed: 7", f"seed: {seed}"),
+        ("target_qps: 70", f"target_qps: {rate}"),
+    ):
         if text.count(was) != 1:
             raise RuntimeError(f"the demo study does not say {was!r} once")
         text = text.replace(was, now)
