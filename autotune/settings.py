@@ -17,11 +17,14 @@ APP = "triton-autotune"
 class Settings:
     """``cache_dir`` (AUTOTUNE_CACHE) holds what can be built again: the embedded server, fetched
     models. ``work_dir`` (AUTOTUNE_WORK) holds server logs and model repositories of running
-    studies. ``database`` (AUTOTUNE_DB) is the default database URL or path."""
+    studies. ``database`` (AUTOTUNE_DB) is the default database URL or path. ``server_dir``
+    (AUTOTUNE_SERVER) holds an embedded server that is there already, as a bundle brings it; None
+    has one built in ``cache_dir``."""
 
     cache_dir: Path
     work_dir: Path
     database: str
+    server_dir: Path | None = None
 
     def refuse_unusable(self) -> None:
         """InputRefused, with the variable's name, unless both directories can be had."""
@@ -45,8 +48,10 @@ class Settings:
         env = os.environ
         cache = env.get("AUTOTUNE_CACHE") or platformdirs.user_cache_path(APP)
         work = env.get("AUTOTUNE_WORK") or platformdirs.user_state_path(APP)
+        server = env.get("AUTOTUNE_SERVER")
         return cls(
             cache_dir=Path(cache).expanduser().absolute(),
             work_dir=Path(work).expanduser().absolute(),
             database=env.get("AUTOTUNE_DB") or "autotune.db",
+            server_dir=Path(server).expanduser().absolute() if server else None,
         )

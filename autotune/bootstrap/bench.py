@@ -86,7 +86,13 @@ def prepare_model(study: Study, at: Surroundings, before: StudyRecord | None) ->
     models = at.work / "models"
     models.mkdir()
     at.stack.callback(shutil.rmtree, models, ignore_errors=True)
-    model = served_model(study, cache_dir=at.settings.cache_dir, work_dir=models, say=at.say)
+    model = served_model(
+        study,
+        cache_dir=at.settings.cache_dir,
+        work_dir=models,
+        say=at.say,
+        python=lambda: _servers(at).python(study.server),
+    )
     if before is not None:
         refuse_changed_model(before, model.digest)
     check_model_targets(model, study.space.targets)
@@ -104,7 +110,11 @@ def with_variants(
     """The study and its model with the variants that may be measured: those of the run ``before``,
     if there was one; see `prepare_variants`."""
     place = Place(
-        cache_dir=at.settings.cache_dir, work=at.work, models=at.work / "models", say=at.say
+        cache_dir=at.settings.cache_dir,
+        work=at.work,
+        models=at.work / "models",
+        say=at.say,
+        server_dir=at.settings.server_dir,
     )
     stored = () if before is None else at.store.variants(before.id)
     return prepare_variants(study, model, place, before=Before(variants=stored, only=only))
@@ -124,7 +134,7 @@ class Bench:
 
 def set_up(study: Study, model: ServedModel, at: Surroundings) -> Bench:
     """Whatever of it is started ends with ``at.stack``."""
-    servers = Servers(cache_dir=at.settings.cache_dir, work_dir=at.work, progress=at.say)
+    servers = _servers(at)
     server = servers.tuned(study.server, model)
     at.stack.enter_context(_ended(server))
     load = LocustDriver()
@@ -134,7 +144,7 @@ def set_up(study: Study, model: ServedModel, at: Surroundings) -> Bench:
         server=server,
         load=load,
         telemetry=choose(remote=study.server.launch is Launch.REMOTE),
-        check=_output_check(study, model),
+        check=_output_check(study, model, servers),
         samples_for=lambda interface: build_samples(
             interface, study.workload.inputs, seed=study.seed
         ),
@@ -156,6 +166,17 @@ def _ended(server: Server) -> Iterator[None]:
     server.close()
 
 
-def _output_check(study: Study, model: ServedModel) -> OutputCheck:
+def _servers(at: Surroundings) -> Servers:
+    return Servers(
+        cache_dir=at.settings.cache_dir,
+        work_dir=at.work,
+        progress=at.say,
+        server_dir=at.settings.server_dir,
+    )
+
+
+def _output_check(study: Study, model: ServedModel, servers: Servers) -> OutputCheck:
     joins = MAX_BATCH_SIZE in study.space.targets or model.config.max_batch_size > 1
-    return output_check(model, study.tolerance, joins=joins)
+    return output_check(
+        model, study.tolerance, joins=joins, python=lambda: servers.python(study.server)
+    )

@@ -179,6 +179,7 @@ def export_stored(
                 work=work,
                 models=work / "models",
                 say=lambda _: None,
+                server_dir=settings.server_dir,
             ),
             candidate=chosen.candidate,
             before=Before(variants=stored.variants),
@@ -193,7 +194,9 @@ def export_stored(
             detail=stored.decision.to_json(),
             exported_to=str(out.absolute()),
         )
-        servers = Servers(cache_dir=settings.cache_dir, work_dir=work)
+        servers = Servers(
+            cache_dir=settings.cache_dir, work_dir=work, server_dir=settings.server_dir
+        )
         files = documents(
             stored.study, model, stored.record, stored.trials, decided, variants=stored.variants
         )

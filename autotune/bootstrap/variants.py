@@ -15,7 +15,11 @@ from typing import Protocol
 
 from autotune.adapters import hardware
 from autotune.adapters.hashes import sha256_of
-from autotune.adapters.triton.artefacts import Artefact, variant_in_service
+from autotune.adapters.triton.artefacts import (
+    Artefact,
+    engines_of_runner,
+    variant_in_service,
+)
 from autotune.adapters.triton.evaluation import Alone, Evaluated, Served, ServedGate, interface_of
 from autotune.adapters.triton.onnx_graph import external_files
 from autotune.adapters.triton.placing import place, refuse_several_versions
@@ -26,7 +30,7 @@ from autotune.bootstrap.accuracy import Asked, asked
 from autotune.bootstrap.models import gpus_of
 from autotune.bootstrap.variants_before import Before
 from autotune.core.accuracy import Answer
-from autotune.core.capability import Hardware, impossible
+from autotune.core.capability import NO_TORCH_TF32, PYTORCH_TF32, Hardware, impossible
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import Sample
 from autotune.core.study import Launch, Study
@@ -62,12 +66,14 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where variants are built: ``work`` is scratch, ``models`` holds what the server is given."""
+    """Where variants are built: ``work`` is scratch, ``models`` holds what the server is given,
+    ``server_dir`` an embedded server that is there unpacked."""
 
     cache_dir: Path
     work: Path
     models: Path
     say: Callable[[str], None]
+    server_dir: Path | None = None
 
 
 def prepare_variants(
@@ -289,9 +295,24 @@ class Workshop:
 
     @cached_property
     def _hardware(self) -> Hardware:
-        """Of this machine, and of the server: the embedded one has the Python backend alone."""
-        embedded = self.study.server.launch is Launch.EMBEDDED
-        return replace(hardware.seen(), backends=frozenset({"python"}) if embedded else None)
+        """Of this machine, and of the server: the embedded one has the Python backend alone, whose
+        ONNX Runtime is looked at where it could use a GPU."""
+        here = hardware.seen()
+        if self.study.server.launch is not Launch.EMBEDDED:
+            return here
+        providers = None
+        if here.compute_capability is not None:
+            providers = self._servers.python(self.study.server).providers()
+        return replace(here, backends=frozenset({"python"}), providers=providers)
+
+    @cached_property
+    def _servers(self) -> Servers:
+        return Servers(
+            cache_dir=self.at.cache_dir,
+            work_dir=self.at.work / "variants",
+            progress=self.at.say,
+            server_dir=self.at.server_dir,
+        )
 
     @cached_property
     def _asked(self) -> Asked:
@@ -304,10 +325,7 @@ class Workshop:
         if self.model.onnx is not None:
             return Alone(self.model)
         self.at.say("starting a server to see what goes into each step")
-        servers = Servers(
-            cache_dir=self.at.cache_dir, work_dir=self.at.work / "variants", progress=self.at.say
-        )
-        server = servers.tuned(self.study.server, self.model)
+        server = self._servers.tuned(self.study.server, self.model)
         self.stack.callback(server.close)
         server.start()
         server.apply(Candidate({}))
@@ -370,8 +388,10 @@ def _unserved(part: ServedModel, variant: Variant) -> str:
     """Why no file could change how a model is served; empty where one could."""
     if part.config.backend == "python" and not part.runner:
         return "the model is served by Python code of its own, not from a model file"
-    if part.runner and variant.engine is not Engine.ONNXRUNTIME:
-        return "autotune's runner serves ONNX Runtime on the CPU alone"
+    if part.runner and variant.engine not in engines_of_runner(part):
+        return f"autotune's runner serves it by {' and '.join(engines_of_runner(part))} alone"
+    if not part.runner and variant == PYTORCH_TF32:
+        return NO_TORCH_TF32
     return ""
 
 

@@ -25,6 +25,7 @@ __all__ = ["cli", "main"]
         "show": "Show one study's trials, front and pick.",
         "compare": "Measure two trials of a study again, interleaved: is one better?",
         "export": "Write a stored study's pick, or any trial, as a model repository.",
+        "bundle": "Pack autotune and its server into one archive, for a host without a network.",
         "doctor": "Say what this machine can measure and what is missing.",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

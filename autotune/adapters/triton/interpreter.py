@@ -21,29 +21,42 @@ PREFERRED = ((3, 11), (3, 12))
 POSSIBLE = (*PREFERRED, (3, 13))
 _TIMEOUT_S = 30
 _PROBE = """
-import json, sys, sysconfig
+import json, site, sys, sysconfig
 v = sysconfig.get_config_var
-print(json.dumps([list(sys.version_info[:3]), sys.base_prefix, v("LIBDIR")]))
+link = " ".join(v(name) or "" for name in ("LIBS", "SYSLIBS", "MODLIBS"))
+print(json.dumps([list(sys.version_info[:3]), sys.base_prefix, v("LIBDIR"), v("LIBPL"), link,
+    site.getsitepackages()]))
 """
+HOST_PYTHON = "host-python"
+"""The line of pyvenv.cfg in which a bundle's start notes the interpreter that it was started with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """A CPython; ``libdir`` is where its build says that its shared library is."""
+    """A CPython; ``libdir`` is where its build says that its shared library is, ``archives`` where
+    its static one is, ``link`` what that wants to be linked with, ``packages`` its folders of
+    site-packages."""
 
     path: Path
     version: tuple[int, int, int]
     base_prefix: Path
     libdir: Path | None
+    archives: Path | None = None
+    link: tuple[str, ...] = ()
+    packages: tuple[Path, ...] = ()
 
     @property
     def minor(self) -> tuple[int, int]:
         return self.version[:2]
 
     @property
+    def name(self) -> str:
+        return f"{self.version[0]}.{self.version[1]}"
+
+    @property
     def shared_library(self) -> str:
         """The file name that the stub of this version asks the loader for."""
-        return f"libpython{self.version[0]}.{self.version[1]}.so.1.0"
+        return f"libpython{self.name}.so.1.0"
 
 
 def probe(path: Path) -> Interpreter | None:
@@ -52,7 +65,7 @@ def probe(path: Path) -> Interpreter | None:
         answer = subprocess.run(
             [str(path), "-I", "-c", _PROBE], capture_output=True, timeout=_TIMEOUT_S, check=True
         )
-        version, prefix, libdir = json.loads(answer.stdout)
+        version, prefix, libdir, archives, link, packages = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     return Interpreter(
@@ -60,7 +73,25 @@ def probe(path: Path) -> Interpreter | None:
         version=(version[0], version[1], version[2]),
         base_prefix=Path(prefix),
         libdir=Path(libdir) if libdir else None,
+        archives=Path(archives) if archives else None,
+        link=tuple(link.split()),
+        packages=tuple(Path(each) for each in packages),
     )
+
+
+def host() -> Interpreter | None:
+    """The interpreter of this machine that this one was made on: the one that a bundle's start was
+    run with, whose packages models may import; else this one itself. None if it does not run."""
+    return probe(_noted_host() or Path(sys.executable))
+
+
+def _noted_host() -> Path | None:
+    try:
+        lines = (Path(sys.prefix) / "pyvenv.cfg").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    stated = [line.partition("=") for line in lines]
+    return next((Path(to.strip()) for key, _, to in stated if key.strip() == HOST_PYTHON), None)
 
 
 def ranked(
@@ -114,12 +145,16 @@ def installed_paths(minor: tuple[int, int]) -> list[Path]:
     """Where an interpreter of that version may be; pyenv's shims on PATH may not run."""
     name = f"{minor[0]}.{minor[1]}"
     on_path = shutil.which(f"python{name}")
-    home = Path.home()
-    managed = [
-        *home.glob(f".pyenv/versions/{name}*/bin/python{name}"),
-        *home.glob(f".local/share/uv/python/cpython-{name}*/bin/python{name}"),
-    ]
-    return [*([Path(on_path)] if on_path else []), *sorted(managed)]
+    return [*([Path(on_path)] if on_path else []), *sorted(_managed(name))]
+
+
+def _managed(name: str) -> Iterator[Path]:
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither HOME nor an entry for this user
+        return
+    yield from home.glob(f".pyenv/versions/{name}*/bin/python{name}")
+    yield from home.glob(f".local/share/uv/python/cpython-{name}*/bin/python{name}")
 
 
 def _listed(versions: Sequence[tuple[int, int]]) -> str:

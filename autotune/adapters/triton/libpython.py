@@ -2,13 +2,16 @@
 
 Each stub wants ``libpythonX.Y.so.1.0`` of its own version. Interpreters of pyenv, uv and the
 official Docker images bring it; Debian's and Ubuntu's python3 is linked statically, and there it
-is a package of its own, which can be unpacked without being installed.
+is a package of its own, which can be unpacked without being installed. Where nothing can be
+fetched it is linked from the static library, if there is one and a compiler.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,6 +25,13 @@ class NoLibpython(ServerFailed):
 
 
 _TIMEOUT_S = 300
+_VERSION = """
+import ctypes, sys
+tell = ctypes.CDLL(sys.argv[1]).Py_GetVersion
+tell.restype = ctypes.c_char_p
+print(tell().decode().split()[0])
+"""
+_COMPILERS = ("cc", "gcc", "clang")
 _SYSTEM_DIRS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 
 
@@ -40,11 +50,47 @@ def locate(
     fetched = fetch_debian(name, python.minor, cache_dir, progress)
     if fetched is not None:
         return fetched
-    raise NoLibpython(
+    raise lacking(python)
+
+
+def locate_offline(
+    python: Interpreter,
+    cache_dir: Path,
+    spare: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """The same without a network: this machine's own library; or one that is linked below
+    ``cache_dir`` from its static one; or ``spare``, of another build of that version. NoLibpython
+    if there is none of them that loads."""
+    found = find(python) or link_static(python, cache_dir, progress)
+    if found is not None:
+        return found
+    if spare is not None and version_of(spare) is not None:
+        return spare
+    raise lacking(python)
+
+
+def lacking(python: Interpreter) -> NoLibpython:
+    return NoLibpython(
         "the embedded server's Python backend needs a shared libpython",
-        value=f"no {name} for {python.path}",
+        value=f"no {python.shared_library} for {python.path}",
         next_step=advice(python.minor),
     )
+
+
+def version_of(library: Path) -> str | None:
+    """What a shared libpython says that it is; None if it does not load here."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _VERSION, str(library)],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def find(python: Interpreter) -> Path | None:
@@ -81,6 +127,43 @@ def advice(minor: tuple[int, int]) -> str:
         f" from Ubuntu 24.04) or `dnf install python{version}-libs` (Fedora, RHEL); a Python from"
         f" `uv python install {version}` brings it too"
     )
+
+
+def static_library(python: Interpreter) -> Path | None:
+    """The interpreter's own library for static linking, that for position-independent code first."""
+    folders = [*([python.archives] if python.archives else []), *beside(python)]
+    names = (f"libpython{python.name}-pic.a", f"libpython{python.name}.a")
+    here = (folder / name for name in names for folder in folders)
+    return next((path.resolve() for path in here if path.is_file()), None)
+
+
+def compiler() -> str | None:
+    return next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+
+
+def link_static(
+    python: Interpreter, cache_dir: Path, progress: Callable[[str], None] = lambda _: None
+) -> Path | None:
+    """A shared library below ``cache_dir``, linked once from the interpreter's static one. None
+    where there is no such library or no compiler, or what comes out does not load."""
+    archive, cc = static_library(python), compiler()
+    if archive is None or cc is None:
+        return None
+    key = hashlib.sha256(f"{archive}\n{archive.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    folder = cache_dir / "libpython" / python.name / f"linked-{key}"
+    library = folder / python.shared_library
+    if library.is_file():
+        return library
+    progress(f"linking {library.name} from {archive}")
+    folder.mkdir(parents=True, exist_ok=True)
+    made = library.with_suffix(".part")
+    command = [cc, "-shared", "-o", str(made), f"-Wl,-soname,{library.name}", "-Wl,-Bsymbolic"]
+    command += ["-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive", *python.link]
+    if not _runs(command, cwd=folder) or version_of(made) is None:
+        made.unlink(missing_ok=True)
+        return None
+    made.replace(library)
+    return library
 
 
 def fetch_debian(

@@ -16,6 +16,7 @@ from autotune.adapters.triton.launchers import (
 from autotune.adapters.triton.local import LocalServer
 from autotune.adapters.triton.remote import RemoteServer
 from autotune.adapters.triton.repository import ServedModel
+from autotune.adapters.triton.server_python import ServerPython, of_environment, this_python
 from autotune.core.errors import InputRefused
 from autotune.core.study import Launch, ServerSpec
 from autotune.ports import Server
@@ -25,12 +26,19 @@ T = TypeVar("T")
 
 class Servers:
     """Makes servers, none started; logs go below ``work_dir``, the embedded one is prepared below
-    ``cache_dir`` when it is first started, which ``progress`` is told of."""
+    ``cache_dir`` when it is first started, which ``progress`` is told of; around the one that is
+    there unpacked in ``server_dir``, where that is given."""
 
     def __init__(
-        self, *, cache_dir: Path, work_dir: Path, progress: Progress = lambda _: None
+        self,
+        *,
+        cache_dir: Path,
+        work_dir: Path,
+        progress: Progress = lambda _: None,
+        server_dir: Path | None = None,
     ) -> None:
         self._cache_dir = cache_dir
+        self._server_dir = server_dir
         self._work_dir = work_dir
         self._progress = progress
 
@@ -58,6 +66,13 @@ class Servers:
             strict=True,
         )
 
+    def python(self, spec: ServerSpec) -> ServerPython:
+        """The Python that runs what models need run: the embedded server's, which is prepared for
+        that; beside any other server, whose own is not at hand, this one."""
+        if spec.launch is Launch.EMBEDDED:
+            return of_environment(self._environment(spec), spec.devices)
+        return this_python()
+
     def _launcher(self, spec: ServerSpec) -> Launcher:
         if spec.launch is Launch.EMBEDDED:
             return EmbeddedLauncher(lambda: self._environment(spec), spec.devices)
@@ -69,8 +84,10 @@ class Servers:
 
     def _environment(self, spec: ServerSpec) -> ServerEnvironment:
         if spec.requirements is None:
-            return prepare(self._cache_dir, self._progress)
-        return prepare_with_packages(spec.requirements, self._cache_dir, self._progress)
+            return prepare(self._cache_dir, self._progress, self._server_dir)
+        return prepare_with_packages(
+            spec.requirements, self._cache_dir, self._progress, self._server_dir
+        )
 
 
 def _given(value: T | None, key: str, what: str) -> T:

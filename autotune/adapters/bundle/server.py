@@ -1,0 +1,77 @@
+"""The embedded server in a bundle: tritonserver, its Python backend, and the libraries that they
+link, in the layout of the wheel, by which they find one another."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.adapters.bundle import binaries
+from autotune.adapters.bundle.staged import Component, Staged
+from autotune.adapters.bundle.target import Target
+from autotune.adapters.triton import unpacked
+
+FOLDER = "server"
+PACKAGES = f"{FOLDER}/site"
+LIBPYTHON = f"{FOLDER}/libpython"
+_TRITON = "pytriton/tritonserver"
+_STUBS = f"{PACKAGES}/{_TRITON}/python_backend_stubs"
+_STUB = "triton_python_backend_stub"
+_LIBRARIES = f"{PACKAGES}/nvidia_pytriton.libs"
+_OWN = Component(name="triton-autotune", version="", folder=FOLDER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """A shared libpython of this machine that goes along, for hosts that have none."""
+
+    library: Path
+    version: str
+    licence: Path | None
+
+
+def finish(staged: Staged, target: Target, spare: Spare | None) -> None:
+    """Of nvidia-pytriton's files, which are staged, keep what a server on the target needs, and
+    describe the server for `environment.prepare`."""
+    _place_stub(staged, target)
+    _drop_libraries(staged)
+    if spare is not None:
+        _add_libpython(staged, target, spare)
+    description = unpacked.describe(
+        target.minor,
+        tritonserver=f"site/{_TRITON}/bin/tritonserver",
+        backends=f"site/{_TRITON}/backends",
+        packages="site",
+        spare="libpython",
+    )
+    staged.add_text(_OWN, unpacked.DESCRIPTION, description)
+
+
+def _place_stub(staged: Staged, target: Target) -> None:
+    owner = staged.owners[f"{PACKAGES}/{_TRITON}/bin/tritonserver"]
+    stub = staged.root / _STUBS / target.version / _STUB
+    staged.add(
+        owner, f"{_TRITON}/backends/python/{_STUB}", lambda to: shutil.copyfile(stub, to)
+    )
+    for path in staged.below(_STUBS):
+        staged.remove(path)
+
+
+def _drop_libraries(staged: Staged) -> None:
+    """Those that nothing here links: the wheel has them for the stubs of other Pythons too."""
+    triton = staged.below(f"{PACKAGES}/{_TRITON}")
+    programs = [staged.root / path for path in triton if not path.endswith(".py")]
+    needed = binaries.linked(programs, staged.root / _LIBRARIES)
+    for path in staged.below(_LIBRARIES):
+        if needed is not None and Path(path).name not in needed:
+            staged.remove(path)
+
+
+def _add_libpython(staged: Staged, target: Target, spare: Spare) -> None:
+    owner = Component(name="libpython", version=spare.version, folder=LIBPYTHON)
+    name = f"libpython{target.version}.so.1.0"
+    staged.add(owner, name, lambda to: shutil.copyfile(spare.library, to))
+    if spare.licence is not None:
+        licence = spare.licence
+        staged.add(owner, "LICENSE.txt", lambda to: shutil.copyfile(licence, to))
