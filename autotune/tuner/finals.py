@@ -65,12 +65,22 @@ class Finals:
         numbers = finalists(self.decision(), self.study.finals.candidates)
         if len(numbers) > 1:
             self.compare(numbers)
+            numbers = self._with_the_pick(numbers)
         decided = self.decision()
         meeting = [number for number in numbers if number in decided.meeting]
         if not meeting and decided.nearest_miss is not None:
             meeting = [decided.nearest_miss]
         for number in meeting:
             self._capacity(number)
+
+    def _with_the_pick(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        """The finalists, the pick first. Where what they were found to be leaves a trial on top that
+        was none of them, it runs in turns with the first of them: once."""
+        pick = self.decision().pick
+        if pick is None or pick in numbers or self.seconds_left() <= 0:
+            return numbers
+        self.compare((pick, numbers[0]), first_pair=PAIRS * self.study.finals.rounds)
+        return (pick, *numbers)[: self.study.finals.candidates]
 
     # -------------------------------------------------------------------------------- the canary
     def _canary(self) -> None:

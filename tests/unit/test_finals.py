@@ -347,3 +347,20 @@ def test_two_stored_trials_are_compared_again_with_arrivals_of_their_own(bench: 
     new = [plan.mode.seed for plan in b.load.plans[before:] if isinstance(plan.mode, OpenLoop)]
     assert len(new) == 4
     assert not old & set(new)
+
+
+def test_a_trial_that_the_finals_leave_on_top_runs_in_turns_too(bench: Any) -> None:
+    eight = Candidate({"instances": 8})
+    b = bench([ONE, TWO, FOUR, eight], space={"instances": [1, 2, 4, 8]})
+    usual_ms = b.server.service_ms
+
+    def slow_in_the_finals(server: FakeServer) -> None:
+        slow = b.steps[-1].stage == "finals" and server.applied[-1] in (TWO, FOUR)
+        server.service_ms = 300.0 if slow else usual_ms
+
+    b.load.before = slow_in_the_finals
+    answer = b.runner().run()
+    finals = [step.text.split(",")[0] for step in b.steps if step.stage == "finals"]
+    assert answer.decision.pick == 3
+    assert finals[4:] == ["trial 3", "trial 1", "trial 1", "trial 3"]
+    assert (3, 1) in {(each.first, each.second) for each in b.store.comparisons(b.study_id)}
