@@ -5,21 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-from typing import Any
 
 import pynvml
 
+from autotune.adapters.telemetry.parts import one_of_each_gpu, opened, parts_here
 from autotune.core.capability import Hardware
 
 
-def seen(*, library: Any = pynvml) -> Hardware:
+def seen() -> Hardware:
     """The GPU of this machine (of several the one of the lowest compute capability), and the
-    TensorRT and PyTorch of this Python. What the server has is not known here.
-
-    ``library``: the pynvml module, or something like it.
-    """
+    TensorRT and PyTorch of this Python. What the server has is not known here."""
     tensorrt, torch = installed_version("tensorrt"), installed_version("torch")
-    capability, gpu, driver = _gpu(library)
+    capability, gpu, driver = _gpu()
     return Hardware(
         compute_capability=capability,
         gpu=gpu,
@@ -44,23 +41,15 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))
 
 
-def _gpu(library: Any) -> tuple[tuple[int, int] | None, str, str]:
+def _gpu() -> tuple[tuple[int, int] | None, str, str]:
     try:
-        library.nvmlInit()
-    except library.NVMLError:
+        with opened():
+            devices = [part.device for part in one_of_each_gpu(parts_here())]
+            if not devices:
+                return None, "", ""
+            least = min(devices, key=pynvml.nvmlDeviceGetCudaComputeCapability)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(least)
+            name = pynvml.nvmlDeviceGetName(least)
+            return (int(major), int(minor)), str(name), str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
         return None, "", ""
-    try:
-        devices = [
-            library.nvmlDeviceGetHandleByIndex(index)
-            for index in range(library.nvmlDeviceGetCount())
-        ]
-        if not devices:
-            return None, "", ""
-        least = min(devices, key=library.nvmlDeviceGetCudaComputeCapability)
-        major, minor = library.nvmlDeviceGetCudaComputeCapability(least)
-        name = library.nvmlDeviceGetName(least)
-        return (int(major), int(minor)), str(name), str(library.nvmlSystemGetDriverVersion())
-    except library.NVMLError:
-        return None, "", ""
-    finally:
-        library.nvmlShutdown()

@@ -16,6 +16,7 @@ import pynvml
 
 from autotune.adapters.telemetry.cores import available_cores
 from autotune.adapters.telemetry.foreign_cpu import ForeignCpu
+from autotune.adapters.telemetry.parts import opened
 
 PACKAGES = ("triton-autotune", "locust", "optuna", "tritonclient", "numpy")
 
@@ -28,15 +29,10 @@ def cores() -> int:
 def gpus() -> int:
     """NVIDIA GPUs of this machine, as NVML counts them; 0 without a driver."""
     try:
-        pynvml.nvmlInit()
+        with opened():
+            return int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError:
         return 0
-    try:
-        return int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError:
-        return 0
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def describe() -> Mapping[str, Any]:

@@ -24,6 +24,9 @@ UNANSWERED = frozenset({"timeout", "connection"})
 """The errors in which a request that was sent got no answer at all."""
 MOST_FOREIGN = "foreign_cpu_most"
 """The note of a `TelemetryWindow` that names who took most of ``foreign_cpu``."""
+LOST_GPU = "gpu_lost"
+"""The note of a `TelemetryWindow` in which a GPU of the server's went away, with what its driver
+said."""
 
 
 def saturated(load: LoadResult) -> bool:
@@ -166,6 +169,11 @@ def _disturbed(telemetry: TelemetryWindow, trust: Trust) -> Iterator[str]:
         yield (
             f"other processes had work on the server's GPU ({pids}): stop them, or give the server"
             " a GPU of its own"
+        )
+    if (said := telemetry.notes.get(LOST_GPU)) is not None:
+        yield (
+            f"the server's GPU went away ({said}): look for Xid in the kernel's log, then reset the"
+            " GPU or restart this machine"
         )
     for clock in telemetry.throttled:
         yield f"clocks were lowered: {clock}: see to cooling and power, then measure again"

@@ -7,19 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
-import pynvml
 import pytest
 
 from autotune.adapters import machine
 from autotune.adapters.telemetry import choose
 from autotune.adapters.telemetry.cores import available_cores
 from autotune.adapters.telemetry.disturbance import Disturbance
-from autotune.adapters.telemetry.nvml import Nvml
 from autotune.adapters.telemetry.process_cpu import ProcessCpu
 from autotune.adapters.telemetry.sampling import (
+    Reading,
     SampledTelemetry,
+    Source,
     Unavailable,
     time_weighted_mean,
 )
@@ -31,19 +30,25 @@ from tests.metrics_page import metrics_page
 ENDPOINT = Endpoint(http="127.0.0.1:1", grpc="127.0.0.1:2")
 
 
-class FakeSource:
-    def __init__(self, name="fake", readings=(0.5,), memory=(100.0,), refuse=""):
+class FakeSource(Source):
+    name = memory_name = ""
+
+    def __init__(self, name="fake", readings=(0.5,), memory=(100.0,), refuse="", gauges=({},)):
         self.name = name
         self.memory_name = f"{name}_memory"
         self.readings = iter([*readings, *[readings[-1]] * 10_000])
         self.memory = iter([*memory, *[memory[-1]] * 10_000])
         self.refuse = refuse
+        self.told = iter([*gauges, *[gauges[-1]] * 10_000])
         self.closed = 0
 
     def open(self, pids, endpoint):
         if self.refuse:
             raise Unavailable(self.refuse)
         return {"opened": self.name}
+
+    def gauges(self):
+        return {name: Reading(value=value, source="g") for name, value in next(self.told).items()}
 
     def utilization(self):
         return next(self.readings)
@@ -94,6 +99,29 @@ def test_readings_that_are_unknown_make_the_utilization_unknown_not_zero():
     window = sampled(FakeSource(readings=(None,), memory=(None,)))
     assert (window.utilization, window.source, window.series) == (None, None, ())
     assert (window.memory_mb, window.memory_source) == (None, None)
+
+
+def test_a_gauge_has_its_mean_its_source_and_the_readings_that_there_were():
+    gauges = ({}, {"power_w": 300.0}, {}, {"power_w": 300.0})
+    gauge = sampled(FakeSource(gauges=gauges)).gauges["power_w"]
+    assert (gauge.value, gauge.source) == (300.0, "g")
+    assert gauge.series
+    assert {value for _, value in gauge.series} == {300.0}
+    assert [at for at, _ in gauge.series] == sorted(at for at, _ in gauge.series)
+
+
+def test_a_gauge_that_was_never_read_is_missing():
+    assert sampled(FakeSource(gauges=({},))).gauges == {}
+
+
+def test_energy_is_what_was_counted_by_the_end_not_a_mean():
+    window = sampled(FakeSource(gauges=({"energy_j": 1.0}, {"energy_j": 7.0})))
+    assert window.gauges["energy_j"].value == 7.0
+
+
+def test_energy_is_unknown_where_its_end_is():
+    window = sampled(FakeSource(gauges=({"energy_j": 1.0, "power_w": 5.0}, {"power_w": 5.0})))
+    assert set(window.gauges) == {"power_w"}
 
 
 def test_stopping_closes_the_source_and_ends_the_thread():
@@ -288,215 +316,6 @@ def test_a_quota_of_the_first_control_group_version_bounds_the_cores(tmp_path):
     assert available_cores(os.getpid(), **places) == 0.5
 
 
-# ------------------------------------------------------------------------------------------ NVML
-class FakeNvml:
-    """Two devices; the process of id ``own`` runs on the second."""
-
-    NVMLError = pynvml.NVMLError
-
-    def __init__(
-        self,
-        *,
-        users=((), ()),
-        rates=(10, 80),
-        init_error=None,
-        rate_error=None,
-        reasons=0,
-        reasons_error=None,
-        work_error=None,
-    ):
-        self.users, self.rates = users, rates
-        self.init_error, self.rate_error = init_error, rate_error
-        self.reasons, self.reasons_error = reasons, reasons_error
-        self.work, self.work_error = [], work_error
-        self.instances = {}
-        self.open = 0
-
-    def nvmlInit(self):
-        if self.init_error is not None:
-            raise pynvml.NVMLError(self.init_error)
-        self.open += 1
-
-    def nvmlShutdown(self):
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self):
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetComputeRunningProcesses(self, device):
-        return [
-            SimpleNamespace(pid=pid, gpuInstanceId=self.instances.get(pid))
-            for pid in self.users[device]
-        ]
-
-    def nvmlDeviceGetUtilizationRates(self, device):
-        if self.rate_error is not None:
-            raise pynvml.NVMLError(self.rate_error)
-        return SimpleNamespace(gpu=self.rates[device])
-
-    def nvmlDeviceGetMemoryInfo(self, device):
-        return SimpleNamespace(used=(device + 1) * 1_000_000_000)
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, device):
-        if self.reasons_error is not None:
-            raise pynvml.NVMLError(self.reasons_error)
-        return self.reasons
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device):
-        if self.reasons_error == pynvml.NVML_ERROR_NOT_SUPPORTED:
-            raise pynvml.NVMLError(self.reasons_error)
-        return self.reasons
-
-    def nvmlDeviceGetProcessUtilization(self, device, since_us):
-        new = [sample for sample in self.work if sample.timeStamp > since_us]
-        if self.work_error is not None or not new:
-            raise pynvml.NVMLError(self.work_error or pynvml.NVML_ERROR_NOT_FOUND)
-        return new
-
-
-ME, OTHER, HIDDEN = os.getpid(), os.getppid(), 2**22 + 1
-
-
-def test_nvml_reads_the_devices_that_the_server_uses():
-    source = Nvml(library=FakeNvml(users=((), (ME,))))
-    notes = source.open([ME], ENDPOINT)
-    assert (source.utilization(), source.memory_mb()) == (0.8, 2000)
-    assert notes == {"nvml_devices": "1"}
-
-
-def test_foreign_processes_on_the_device_are_noted():
-    notes = Nvml(library=FakeNvml(users=((), (ME, OTHER)))).open([ME], ENDPOINT)
-    assert notes["nvml_foreign_processes"] == str(OTHER)
-
-
-def test_processes_hidden_by_a_namespace_are_taken_for_the_servers_with_a_note():
-    source = Nvml(library=FakeNvml(users=((HIDDEN,), ())))
-    notes = source.open([ME], ENDPOINT)
-    assert source.utilization() == 0.1
-    assert "hidden" in notes["nvml_processes"]
-
-
-@pytest.mark.parametrize(
-    "library",
-    [
-        FakeNvml(users=((), (OTHER,))),
-        FakeNvml(users=((), ())),
-        FakeNvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND),
-        FakeNvml(init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
-    ],
-)
-def test_nvml_is_not_available_without_a_driver_or_a_process_of_the_server_on_a_gpu(library):
-    with pytest.raises(Unavailable):
-        Nvml(library=library).open([ME], ENDPOINT)
-    assert library.open == 0
-
-
-def test_nvml_is_not_available_for_a_remote_server():
-    with pytest.raises(Unavailable, match="not on this machine"):
-        Nvml(library=FakeNvml()).open([], ENDPOINT)
-
-
-def test_rates_that_a_device_does_not_have_are_unknown_not_zero():
-    library = FakeNvml(users=((), (ME,)), rate_error=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    source = Nvml(library=library)
-    source.open([ME], ENDPOINT)
-    assert (source.utilization(), source.memory_mb()) == (None, 2000)
-
-
-def test_closing_shuts_nvml_down():
-    library = FakeNvml(users=((), (ME,)))
-    source = Nvml(library=library)
-    source.open([ME], ENDPOINT)
-    source.close()
-    assert library.open == 0
-
-
-def looked_at(library: FakeNvml, *, pids=(ME,), looks: int = 1) -> Disturbance:
-    source = Nvml(library=library)
-    source.open(list(pids), ENDPOINT)
-    for _ in range(looks):
-        source.utilization()
-    return source.disturbance()
-
-
-def work(pid: int, percent: int, at_us: int = 5) -> SimpleNamespace:
-    return SimpleNamespace(pid=pid, smUtil=percent, timeStamp=at_us)
-
-
-def test_a_device_left_alone_has_no_disturbance():
-    assert looked_at(FakeNvml(users=((), (ME,)))) == Disturbance()
-
-
-HEAT = pynvml.nvmlClocksEventReasonHwThermalSlowdown
-
-
-@pytest.mark.parametrize("error", [None, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND])
-def test_a_device_that_slows_down_for_heat_is_throttled_with_older_drivers_too(error):
-    library = FakeNvml(users=((), (ME,)), reasons=HEAT, reasons_error=error)
-    found = looked_at(library, looks=3)
-    assert found.throttled == ("GPU slowed by its hardware for heat in 3 of 3 readings",)
-
-
-def test_a_power_limit_is_noted_and_no_throttling():
-    reasons = pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonGpuIdle
-    found = looked_at(FakeNvml(users=((), (ME,)), reasons=reasons))
-    assert found.throttled == ()
-    assert found.notes == {"nvml_power_cap": "held to its power limit in 1 of 1 readings"}
-
-
-def test_a_device_that_does_not_tell_why_it_slows_down_says_so():
-    library = FakeNvml(users=((), (ME,)), reasons_error=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert "not told" in looked_at(library).notes["nvml_clocks"]
-
-
-def test_only_other_processes_that_work_on_the_device_are_foreign():
-    library = FakeNvml(users=((), (ME, OTHER)))
-    source = Nvml(library=library)
-    source.open([ME], ENDPOINT)
-    library.work = [work(ME, 90), work(OTHER, 60), work(1, 2)]
-    source.utilization()
-    assert source.disturbance().foreign_gpu == (OTHER,)
-
-
-def test_work_from_before_the_window_is_not_foreign():
-    library = FakeNvml(users=((), (ME, OTHER)))
-    library.work = [work(OTHER, 60)]
-    assert looked_at(library).foreign_gpu == ()
-
-
-def test_children_of_the_server_that_came_later_are_its_own():
-    library = FakeNvml(users=((), (OTHER,)))
-    source = Nvml(library=library)
-    source.open([OTHER], ENDPOINT)
-    library.work = [work(ME, 60)]
-    source.utilization()
-    assert source.disturbance().foreign_gpu == ()
-
-
-def test_where_work_is_not_told_those_on_the_same_part_of_the_device_are_foreign():
-    library = FakeNvml(users=((), (ME, OTHER, 1)), work_error=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    library.instances = {ME: 3, OTHER: 3, 1: 4}
-    assert looked_at(library).foreign_gpu == (OTHER,)
-
-
-def test_processes_hidden_by_a_namespace_are_not_taken_for_foreign():
-    library = FakeNvml(users=((HIDDEN,), ()), work_error=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert looked_at(library).foreign_gpu == ()
-
-
-def test_without_a_gpu_the_processes_are_measured_and_the_notes_say_why():
-    gone = FakeNvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-    telemetry = SampledTelemetry([Nvml(library=gone), ProcessCpu()], interval_s=0.02)
-    telemetry.start([ME], ENDPOINT)
-    time.sleep(0.1)
-    window = telemetry.stop()
-    assert window.source == "process_cpu"
-    assert window.notes["nvml"].startswith("NVML")
-
-
 # ---------------------------------------------------------------------------------- Triton's page
 PAGE = """# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
 # TYPE nv_gpu_utilization gauge
@@ -505,6 +324,11 @@ nv_gpu_utilization{gpu_uuid="GPU-b"} 0.750000
 nv_gpu_utilization_other{gpu_uuid="GPU-b"} 9
 nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"} 1e9
 nv_gpu_memory_used_bytes{gpu_uuid="GPU-b"} 5e8 1700000000000
+nv_gpu_memory_total_bytes{gpu_uuid="GPU-a"} 4e9
+nv_gpu_memory_total_bytes{gpu_uuid="GPU-b"} 4e9
+"""
+POWER = """nv_gpu_power_usage{gpu_uuid="GPU-a"} 250
+nv_gpu_power_usage{gpu_uuid="GPU-b"} 150.5
 """
 
 
@@ -519,6 +343,40 @@ def test_the_servers_own_gpu_metrics_are_averaged_and_its_memory_summed():
     with metrics_page(lambda: PAGE) as endpoint:
         source.open([], endpoint)
         assert (source.utilization(), source.memory_mb()) == (0.5, 1500)
+        assert source.memory_total_mb() == 8000
+
+
+def energy(joules: float) -> str:
+    return f'nv_energy_consumption{{gpu_uuid="GPU-a"}} {joules}\n'
+
+
+def test_the_servers_own_power_is_summed_and_its_energy_counted_from_the_beginning():
+    pages = iter([PAGE + POWER + energy(1000.0), PAGE + POWER + energy(1012.5)])
+    source = TritonMetrics()
+    with metrics_page(lambda: next(pages)) as endpoint:
+        source.open([], endpoint)
+        source.utilization()
+        assert source.gauges() == {
+            "power_w": Reading(value=400.5, source="triton_metrics"),
+            "energy_j": Reading(value=12.5, source="triton_metrics"),
+        }
+
+
+def test_the_energy_of_a_server_that_began_anew_is_unknown():
+    pages = iter([PAGE + energy(1000.0), PAGE + energy(3.0)])
+    source = TritonMetrics()
+    with metrics_page(lambda: next(pages)) as endpoint:
+        source.open([], endpoint)
+        source.utilization()
+        assert source.gauges() == {}
+
+
+def test_a_server_that_tells_no_power_has_no_gauges():
+    source = TritonMetrics()
+    with metrics_page(lambda: PAGE) as endpoint:
+        source.open([], endpoint)
+        source.utilization()
+        assert source.gauges() == {}
 
 
 def test_a_metrics_page_that_goes_away_is_unknown_not_zero():
@@ -528,9 +386,11 @@ def test_a_metrics_page_that_goes_away_is_unknown_not_zero():
     assert (source.utilization(), source.memory_mb()) == (None, None)
 
 
-@pytest.mark.parametrize(("page", "status"), [("up 1\n", 200), (PAGE, 404)])
-def test_a_page_without_gpus_is_not_available(page, status):
-    with metrics_page(page, status) as endpoint, pytest.raises(Unavailable):
+@pytest.mark.parametrize(
+    ("page", "status", "why"), [("up 1\n", 200, "no GPU"), (PAGE, 404, "cannot be read")]
+)
+def test_a_page_without_gpus_is_not_available(page, status, why):
+    with metrics_page(lambda: page, status) as endpoint, pytest.raises(Unavailable, match=why):
         TritonMetrics().open([], endpoint)
 
 

@@ -8,7 +8,7 @@ import pytest
 from autotune.core.measurement import Ended, LatencySummary, LoadResult, TelemetryWindow
 from autotune.core.sla import Sla
 from autotune.core.study import Trust
-from autotune.core.validity import MOST_FOREIGN, saturated, why_invalid
+from autotune.core.validity import LOST_GPU, MOST_FOREIGN, saturated, why_invalid
 from tests.fakes import load_result
 
 SLA = Sla(latency_ms={95.0: 80.0})
@@ -191,3 +191,10 @@ def test_lowered_clocks_make_it_invalid_each_with_its_reason() -> None:
     hot = TelemetryWindow(throttled=("the processor was hot", "GPU 0 was hot"))
     reasons = why_invalid(phase(errors={}), SLA, hot)
     assert ["the processor was hot" in reasons[0], "GPU 0 was hot" in reasons[1]] == [True, True]
+
+
+def test_a_gpu_that_went_away_makes_it_invalid_and_says_where_to_look() -> None:
+    lost = TelemetryWindow(notes={LOST_GPU: "NVML: GPU is lost"})
+    (reason,) = why_invalid(phase(errors={}), SLA, lost)
+    assert "(NVML: GPU is lost)" in reason
+    assert "Xid" in reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pynvml
@@ -37,56 +38,61 @@ class Gpm:
     NVMLError where the device, its driver or this process's rights do not allow them.
     """
 
-    def __init__(
-        self, nvml: Any, part: Part, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._nvml = nvml
+    def __init__(self, part: Part, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._part = part
         self._clock = clock
         self._samples: list[Any] = []
-        if not nvml.nvmlGpmQueryDeviceSupport(part.device).isSupportedDevice:
-            raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+        # A GPU in slices need not say of itself what its slices can do: their first sample says it.
+        if not part.sliced and not _supported(part):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         try:
             for _ in range(2):
-                self._samples.append(nvml.nvmlGpmSampleAlloc())
+                self._samples.append(pynvml.nvmlGpmSampleAlloc())
             self._take(self._samples[0])
-        except nvml.NVMLError:
+        except pynvml.NVMLError:
             self.close()
             raise
 
     def read(self) -> Mapping[str, float]:
         """The gauges since the last reading; one that this device does not count is missing. Empty
-        where the last reading is too short ago; then the next one covers both."""
+        where the last reading is too short ago; then the next one covers both. NVMLError where
+        they cannot be read."""
         if self._clock() - self._at < SHORTEST_S:
             return {}
         before, after = self._samples
         self._take(after)
         self._samples = [after, before]
-        asked = self._nvml.c_nvmlGpmMetricsGet_t()
-        asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
-        asked.numMetrics = len(_METRICS)
-        asked.sample1, asked.sample2 = before, after
-        for place, (metric, _) in enumerate(_METRICS.values()):
-            asked.metrics[place].metricId = metric
-        self._nvml.nvmlGpmMetricsGet(asked)
-        return {
-            name: asked.metrics[place].value * factor
-            for place, (name, (_, factor)) in enumerate(_METRICS.items())
-            if asked.metrics[place].nvmlReturn == self._nvml.NVML_SUCCESS
-            and math.isfinite(asked.metrics[place].value)
-        }
+        return _between(before, after)
 
     def close(self) -> None:
         """Free the samples. Safe to call twice."""
         while self._samples:
-            try:
-                self._nvml.nvmlGpmSampleFree(self._samples.pop())
-            except self._nvml.NVMLError:
-                continue
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(self._samples.pop())
 
     def _take(self, sample: Any) -> None:
         if self._part.sliced:
-            self._nvml.nvmlGpmMigSampleGet(self._part.device, self._part.instance, sample)
+            pynvml.nvmlGpmMigSampleGet(self._part.device, self._part.instance, sample)
         else:
-            self._nvml.nvmlGpmSampleGet(self._part.device, sample)
+            pynvml.nvmlGpmSampleGet(self._part.device, sample)
         self._at = self._clock()
+
+
+def _supported(part: Part) -> bool:
+    return bool(pynvml.nvmlGpmQueryDeviceSupport(part.device).isSupportedDevice)
+
+
+def _between(before: Any, after: Any) -> dict[str, float]:
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    asked.numMetrics = len(_METRICS)
+    asked.sample1, asked.sample2 = before, after
+    for place, (metric, _) in enumerate(_METRICS.values()):
+        asked.metrics[place].metricId = metric
+    pynvml.nvmlGpmMetricsGet(asked)
+    return {
+        name: asked.metrics[place].value * factor
+        for place, (name, (_, factor)) in enumerate(_METRICS.items())
+        if asked.metrics[place].nvmlReturn == pynvml.NVML_SUCCESS
+        and math.isfinite(asked.metrics[place].value)
+    }

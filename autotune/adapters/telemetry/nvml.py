@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,12 +16,31 @@ from autotune.adapters.telemetry.disturbance import Disturbance
 from autotune.adapters.telemetry.energy import Energy
 from autotune.adapters.telemetry.gpm import Gpm
 from autotune.adapters.telemetry.nvml_watch import NvmlWatch
-from autotune.adapters.telemetry.parts import Part, parts_here, users
+from autotune.adapters.telemetry.parts import (
+    Part,
+    held_by,
+    one_of_each_gpu,
+    parts_here,
+    users,
+)
+from autotune.adapters.telemetry.processes import PROC
 from autotune.adapters.telemetry.sampling import Reading, Source, Unavailable
 from autotune.core.model_interface import Endpoint
+from autotune.core.validity import LOST_GPU
 
 SUMMED = {"power_w", "energy_j", "pcie_rx_mb_s", "pcie_tx_mb_s"}
 """Gauges that are added up over a server's GPUs; of the others the mean is taken."""
+_LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
+
+_OF_DEVICES: Mapping[str, Callable[[Any], float]] = {
+    "power_w": lambda device: pynvml.nvmlDeviceGetPowerUsage(device) / 1000,
+    "sm_clock_mhz": lambda device: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda device: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_MEM),
+    "temperature_c": lambda device: pynvml.nvmlDeviceGetTemperature(
+        device, pynvml.NVML_TEMPERATURE_GPU
+    ),
+}
+"""What is asked of whole GPUs."""
 
 
 class Nvml(Source):
@@ -28,28 +49,26 @@ class Nvml(Source):
     Memory: what is in use on those parts, by whomever.
 
     Available only if the server runs on a GPU of this machine: a server that computes on the CPU of
-    a GPU host is not judged by an idle GPU. Where NVML lists processes that this process cannot see
-    (it is inside a PID namespace), they are taken for the server's, with a note.
+    a GPU host is not judged by an idle GPU. Inside a container or a virtual machine NVML may list
+    processes under ids that are not seen there: they are taken for the server's. Or it lists none:
+    then the device files that the server has open say which GPUs are its own. A note tells either.
 
     What cannot be read is unknown, and a note says why: ``gpm`` where the GPU, its driver or the
-    rights do not allow its counters, ``nvml_<gauge>`` for each gauge, ``nvml_lost`` for a GPU that
-    went away during the window. Power, energy and clocks of a slice are those of its whole GPU.
-
-    ``library``: the pynvml module, or something like it.
+    rights do not allow its counters, ``nvml_<gauge>`` for each gauge, `LOST_GPU` for a GPU that
+    went away during the window. Power, energy and clocks of a slice are those of its whole GPU,
+    and their source says so.
     """
 
     name = "nvml"
     memory_name = "nvml_device"
 
-    def __init__(
-        self, *, library: Any = pynvml, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._nvml = library
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, proc: Path = PROC) -> None:
         self._clock = clock
+        self._proc = proc
         self._parts: list[Part] = []
         self._gpm: dict[str, Gpm] = {}
-        self._energy: dict[str, Energy] = {}
-        self._watch = NvmlWatch(library, (), set())
+        self._energy: list[Energy] = []
+        self._watch = NvmlWatch((), set())
         self._counted: dict[str, Mapping[str, float]] = {}
         self._notes: dict[str, str] = {}
 
@@ -57,21 +76,17 @@ class Nvml(Source):
         if not pids:
             raise Unavailable("the server's processes are not on this machine")
         try:
-            self._nvml.nvmlInit()
-        except self._nvml.NVMLError as exc:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as exc:
             raise Unavailable(_text(exc)) from exc
         try:
-            notes = self._find_parts(set(pids))
-            self._open_counters()
-        except self._nvml.NVMLError as exc:
+            return self._open(set(pids))
+        except pynvml.NVMLError as exc:
             self.close()
             raise Unavailable(_text(exc)) from exc
         except Unavailable:
             self.close()
             raise
-        hidden = "nvml_processes" in notes
-        self._watch = NvmlWatch(self._nvml, self._parts, set(pids), hidden=hidden)
-        return {**notes, **self._notes}
 
     def utilization(self) -> float | None:
         self._watch.look()
@@ -81,16 +96,14 @@ class Nvml(Source):
         return sum(known) / len(known) if known and len(known) == len(shares) else None
 
     def memory_mb(self) -> float | None:
-        infos = self._each(lambda part: self._nvml.nvmlDeviceGetMemoryInfo(part.handle))
-        return None if infos is None else sum(info.used for info in infos) / 1e6
+        return self._memory("used")
 
     def memory_total_mb(self) -> float | None:
-        infos = self._each(lambda part: self._nvml.nvmlDeviceGetMemoryInfo(part.handle))
-        return None if infos is None else sum(info.total for info in infos) / 1e6
+        return self._memory("total")
 
     def gauges(self) -> Mapping[str, Reading]:
         """Read after `utilization`, whose counters it shares."""
-        found = {**self._of_gpm(), **self._of_devices(), **self._of_energy()}
+        found = {**self._of_gpm(), **self._of_devices(), "energy_j": self._of_energy()}
         return {name: reading for name, reading in found.items() if reading is not None}
 
     def disturbance(self) -> Disturbance:
@@ -104,49 +117,64 @@ class Nvml(Source):
     def close(self) -> None:
         for counters in self._gpm.values():
             counters.close()
-        self._parts, self._gpm, self._energy = [], {}, {}
-        try:
-            self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:
-            return
+        self._parts, self._gpm, self._energy = [], {}, []
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
     # --------------------------------------------------------------------------------- opening
-    def _find_parts(self, pids: set[int]) -> dict[str, str]:
-        parts = parts_here(self._nvml)
-        on = {part.name: users(self._nvml, part) for part in parts}
-        used = [part for part in parts if on[part.name] & pids]
-        notes: dict[str, str] = {}
-        if not used:
-            used = [part for part in parts if any(map(_hidden, on[part.name]))]
-            if not used:
-                raise Unavailable("the server has no process on a GPU of this machine")
-            notes["nvml_processes"] = "hidden by a PID namespace: taken for the server's"
-        self._parts = used
-        foreign = sorted({pid for part in used for pid in on[part.name] - pids})
-        if foreign and "nvml_processes" not in notes:
+    def _open(self, pids: set[int]) -> dict[str, str]:
+        parts = parts_here()
+        on, untold = _users(parts)
+        self._parts, hidden = self._used(parts, on, pids, untold)
+        self._notes, self._counted = {}, {}
+        self._open_counters()
+        self._watch = NvmlWatch(self._parts, pids, hidden=bool(hidden))
+        notes = {"nvml_devices": ", ".join(part.name for part in self._parts)}
+        foreign = sorted({pid for part in self._parts for pid in on[part.name] - pids})
+        if hidden:
+            notes["nvml_processes"] = hidden
+        elif foreign:
             notes["nvml_foreign_processes"] = ", ".join(map(str, foreign))
-        if any(part.sliced for part in used):
-            notes["nvml_mig"] = "power, energy and clocks are those of the whole GPU"
-        return {**notes, "nvml_devices": ", ".join(part.name for part in used)}
+        if self._sliced:
+            notes["nvml_mig"] = "utilization by GPM; power, energy and clocks are the whole GPU's"
+        return {**notes, **self._notes}
+
+    def _used(
+        self, parts: Sequence[Part], on: Mapping[str, set[int]], pids: set[int], untold: str
+    ) -> tuple[list[Part], str]:
+        """The parts that the server uses and, where its processes are not told apart from others,
+        why. Unavailable where it uses none, for the reason ``untold`` if there is one."""
+        if used := [part for part in parts if on[part.name] & pids]:
+            return used, ""
+        held = held_by(pids, parts, self._proc)
+        if hidden := [part for part in parts if any(map(_hidden, on[part.name]))]:
+            both = [part for part in hidden if part in held]
+            return both or hidden, "hidden from here: taken for the server's"
+        if held and not any(on.values()):
+            return held, "none are listed: the server's GPUs are those whose files it has open"
+        raise Unavailable(untold or "the server has no process on a GPU of this machine")
 
     def _open_counters(self) -> None:
-        self._notes, self._counted = {}, {}
         for part in self._parts:
             try:
-                self._gpm[part.name] = Gpm(self._nvml, part, clock=self._clock)
-            except self._nvml.NVMLError as exc:
-                self._notes["gpm"] = _text(exc)
-        for part in _devices(self._parts):
-            self._energy[part.name] = Energy(self._nvml, part.device, clock=self._clock)
+                self._gpm[part.name] = Gpm(part, clock=self._clock)
+            except pynvml.NVMLError as exc:
+                self._failed("gpm", exc)
+        gpus = one_of_each_gpu(self._parts)
+        self._energy = [Energy(gpu.device, clock=self._clock) for gpu in gpus]
 
     # --------------------------------------------------------------------------------- reading
+    @property
+    def _sliced(self) -> bool:
+        return any(part.sliced for part in self._parts)
+
     def _count(self, part: Part) -> Mapping[str, float]:
         counters = self._gpm.get(part.name)
         if counters is None:
             return {}
         try:
             return counters.read()
-        except self._nvml.NVMLError as exc:
+        except pynvml.NVMLError as exc:
             self._failed("gpm", exc)
             return {}
 
@@ -154,10 +182,19 @@ class Nvml(Source):
         if part.sliced:
             return self._counted[part.name].get(gpm.BUSY)
         try:
-            return float(self._nvml.nvmlDeviceGetUtilizationRates(part.handle).gpu) / 100
-        except self._nvml.NVMLError as exc:
+            return float(pynvml.nvmlDeviceGetUtilizationRates(part.handle).gpu) / 100
+        except pynvml.NVMLError as exc:
             self._failed("nvml_utilization", exc)
             return self._counted[part.name].get(gpm.BUSY)
+
+    def _memory(self, what: str) -> float | None:
+        """In MB, of all parts together; None where one of them does not tell."""
+        try:
+            infos = [pynvml.nvmlDeviceGetMemoryInfo(part.handle) for part in self._parts]
+        except pynvml.NVMLError as exc:
+            self._failed("nvml_memory", exc)
+            return None
+        return float(sum(getattr(info, what) for info in infos)) / 1e6
 
     def _of_gpm(self) -> dict[str, Reading | None]:
         names = {name for counted in self._counted.values() for name in counted} - {gpm.BUSY}
@@ -167,62 +204,42 @@ class Nvml(Source):
         }
 
     def _of_devices(self) -> dict[str, Reading | None]:
-        nvml = self._nvml
-        reads: dict[str, Callable[[Any], float]] = {
-            "power_w": lambda device: nvml.nvmlDeviceGetPowerUsage(device) / 1000,
-            "sm_clock_mhz": lambda device: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": lambda device: nvml.nvmlDeviceGetClockInfo(
-                device, nvml.NVML_CLOCK_MEM
-            ),
-            "temperature_c": lambda device: nvml.nvmlDeviceGetTemperature(
-                device, nvml.NVML_TEMPERATURE_GPU
-            ),
-        }
-        return {name: self._of_each_device(name, read) for name, read in reads.items()}
+        return {name: self._of_each_device(name, read) for name, read in _OF_DEVICES.items()}
 
     def _of_each_device(self, name: str, read: Callable[[Any], float]) -> Reading | None:
-        values: list[float | None] = []
-        for part in _devices(self._parts):
-            try:
-                values.append(float(read(part.device)))
-            except self._nvml.NVMLError as exc:
-                self._failed(f"nvml_{name}", exc)
-                values.append(None)
-        return _over(values, name, "nvml")
-
-    def _of_energy(self) -> dict[str, Reading | None]:
-        values: list[float | None] = []
-        sources = set()
-        for meter in self._energy.values():
-            try:
-                values.append(meter.joules())
-                sources.add(meter.source)
-            except self._nvml.NVMLError as exc:
-                self._failed("nvml_energy_j", exc)
-                values.append(None)
-        return {"energy_j": _over(values, "energy_j", "+".join(sorted(sources)))}
-
-    def _each(self, read: Callable[[Part], Any]) -> list[Any] | None:
-        """One reading per part; None where one of them cannot be had."""
         try:
-            return [read(part) for part in self._parts]
-        except self._nvml.NVMLError as exc:
-            self._failed("nvml_memory", exc)
+            values = [float(read(part.device)) for part in one_of_each_gpu(self._parts)]
+        except pynvml.NVMLError as exc:
+            self._failed(f"nvml_{name}", exc)
             return None
+        return _over(values, name, self._whole("nvml"))
 
-    def _failed(self, what: str, exc: Exception) -> None:
-        lost = getattr(exc, "value", None) == pynvml.NVML_ERROR_GPU_IS_LOST
-        self._notes["nvml_lost" if lost else what] = _text(exc)
+    def _of_energy(self) -> Reading | None:
+        try:
+            values = [meter.joules() for meter in self._energy]
+        except pynvml.NVMLError as exc:
+            self._failed("nvml_energy_j", exc)
+            return None
+        sources = sorted({meter.source for meter in self._energy})
+        return _over(values, "energy_j", self._whole("+".join(sources)))
+
+    def _whole(self, source: str) -> str:
+        return f"{source}_whole_gpu" if self._sliced else source
+
+    def _failed(self, what: str, exc: Any) -> None:
+        self._notes[LOST_GPU if exc.value in _LOST else what] = _text(exc)
 
 
-def _devices(parts: Sequence[Part]) -> Iterator[Part]:
-    """One part of each GPU: what is known of the whole GPU is not counted once per slice."""
-    seen: set[str] = set()
+def _users(parts: Sequence[Part]) -> tuple[dict[str, set[int]], str]:
+    """The processes on each part, by its name, and why those of a part are not told, if so."""
+    on: dict[str, set[int]] = {}
+    untold = ""
     for part in parts:
-        index = part.name.partition(":")[0]
-        if index not in seen:
-            seen.add(index)
-            yield part
+        try:
+            on[part.name] = users(part)
+        except pynvml.NVMLError as exc:
+            on[part.name], untold = set(), f"who uses GPU {part.name} is not told: {_text(exc)}"
+    return on, untold
 
 
 def _over(values: Sequence[float | None], name: str, source: str) -> Reading | None:

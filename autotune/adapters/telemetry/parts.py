@@ -1,21 +1,33 @@
-"""The GPUs, or the MIG slices of GPUs, that a server's processes use."""
+"""The GPUs of this machine, or the MIG slices of GPUs, and the processes that compute on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pynvml
+
+from autotune.adapters.telemetry.processes import PROC
+
 MIG_ENABLED = 1
+_ANY_INSTANCE = 0xFFFFFFFF
+"""What NVML says in place of a slice's id where it does not tell it."""
+CONTEXT_MB = 64
+"""A process that computes on a GPU holds more of its memory than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What one process can be given: a whole GPU, or a slice of one.
 
-    ``name``: its index, of a slice ``0:2``, the slice's after the GPU's. ``device`` is NVML's handle
-    of the whole GPU; ``handle`` that of the part: the same, or the slice's. ``instance`` is the id
-    of the slice's GPU instance; None of a whole GPU.
+    ``name``: its index, of a slice ``0:2``, the slice's after the GPU's. ``device`` is NVML's
+    handle of the whole GPU; ``handle`` that of the part: the same, or the slice's. ``instance`` is
+    the id of the slice's GPU instance; None of a whole GPU.
     """
 
     name: str
@@ -28,37 +40,127 @@ class Part:
         return self.instance is not None
 
 
-def parts_here(nvml: Any) -> list[Part]:
-    """Every GPU of this machine, and in place of one that is sliced its slices. NVMLError where
-    the GPUs cannot be listed."""
+@contextmanager
+def opened() -> Iterator[None]:
+    """Between NVML's beginning and its end; NVMLError where there is no driver."""
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def parts_here() -> list[Part]:
+    """The `parts_of` every GPU of this machine that answers. NVMLError where they cannot be
+    counted."""
     found: list[Part] = []
-    for index in range(nvml.nvmlDeviceGetCount()):
-        device = nvml.nvmlDeviceGetHandleByIndex(index)
-        whole = Part(name=str(index), device=device, handle=device)
-        found += list(_slices(nvml, whole)) or [whole]
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        with suppress(pynvml.NVMLError):  # one that is lost, or not ours to ask
+            found += parts_of(index)
     return found
 
 
-def users(nvml: Any, part: Part) -> set[int]:
-    """The processes that compute on a part."""
-    return {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(part.handle)}
+def parts_of(index: int) -> list[Part]:
+    """A GPU, or its slices where it has any. NVMLError where it cannot be asked."""
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    whole = Part(name=str(index), device=device, handle=device)
+    return list(_slices(whole)) or [whole]
 
 
-def _slices(nvml: Any, whole: Part) -> Iterator[Part]:
+def _slices(whole: Part) -> Iterator[Part]:
     try:
-        current, _pending = nvml.nvmlDeviceGetMigMode(whole.device)
-    except nvml.NVMLError:  # a GPU, or a driver, that knows no MIG
+        current, _pending = pynvml.nvmlDeviceGetMigMode(whole.device)
+    except pynvml.NVMLError:  # a GPU, or a driver, that knows no MIG
         return
     if current != MIG_ENABLED:
         return
-    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole.device)):
+    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(whole.device)):
         try:
-            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.device, number)
-        except nvml.NVMLError:  # there is none of that number
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.device, number)
+        except pynvml.NVMLError:  # there is none of that number
             continue
         yield Part(
             name=f"{whole.name}:{number}",
             device=whole.device,
             handle=handle,
-            instance=nvml.nvmlDeviceGetGpuInstanceId(handle),
+            instance=pynvml.nvmlDeviceGetGpuInstanceId(handle),
         )
+
+
+def one_of_each_gpu(parts: Sequence[Part]) -> Iterator[Part]:
+    """One part of each GPU: what is known of the whole GPU is not counted once per slice."""
+    seen: set[str] = set()
+    for part in parts:
+        index = part.name.partition(":")[0]
+        if index not in seen:
+            seen.add(index)
+            yield part
+
+
+# ------------------------------------------------------------------------------- who is on them
+def users(part: Part) -> set[int]:
+    """The processes that compute on a part; NVMLError where they are not told."""
+    try:
+        listed, also = _computing(part.handle), _ANY_INSTANCE
+    except pynvml.NVMLError:
+        if not part.sliced:
+            raise
+        listed, also = _computing(part.device), None
+    here = (part.instance, also)
+    return {each.pid for each in listed if not part.sliced or each.gpuInstanceId in here}
+
+
+def _computing(handle: Any) -> list[Any]:
+    """The function of pynvml's that has no version in its name refuses drivers before 510."""
+    try:
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+    except pynvml.NVMLError_FunctionNotFound:
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle))
+
+
+def held_mb(part: Part) -> float | None:
+    """Megabytes (10^6 bytes) that processes hold on a part, listed or not; None if unknown. Of a
+    driver before 510, with what the driver reserves for itself."""
+    try:
+        try:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(part.handle, version=pynvml.nvmlMemory_v2)
+        except pynvml.NVMLError_FunctionNotFound:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(part.handle)
+    except pynvml.NVMLError:
+        return None
+    return float(memory.used) / 1e6
+
+
+def in_use(part: Part) -> bool:
+    return (held_mb(part) or 0.0) > CONTEXT_MB
+
+
+def held_by(pids: Iterable[int], parts: Sequence[Part], proc: Path = PROC) -> list[Part]:
+    """The parts in use of those GPUs whose device files the processes have open together with
+    CUDA's: all that can be known of them where NVML lists no processes, as in many containers and
+    virtual machines."""
+    numbers: set[int] = set()
+    for pid in pids:
+        files = _open_files(proc / str(pid) / "fd")
+        if "/dev/nvidia-uvm" in files:
+            found = (re.fullmatch(r"/dev/nvidia(\d+)", file) for file in files)
+            numbers |= {int(match[1]) for match in found if match}
+    return [part for part in parts if _device_number(part) in numbers and in_use(part)]
+
+
+def _open_files(folder: Path) -> set[str]:
+    found: set[str] = set()
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            with suppress(OSError):  # closed meanwhile
+                found.add(os.readlink(entry))  # noqa: PTH115
+    return found
+
+
+def _device_number(part: Part) -> int | None:
+    """N of its ``/dev/nvidiaN``."""
+    try:
+        return int(pynvml.nvmlDeviceGetMinorNumber(part.device))
+    except pynvml.NVMLError:
+        return None

@@ -11,6 +11,7 @@ from typing import Protocol
 from autotune.adapters.telemetry.disturbance import Disturbance, Watch, combined
 from autotune.core.measurement import Gauge, TelemetryWindow
 from autotune.core.model_interface import Endpoint
+from autotune.core.validity import LOST_GPU
 
 
 class Unavailable(Exception):
@@ -97,10 +98,10 @@ class SampledTelemetry:
         self._memory_total_mb: float | None = None
         self._gauges: dict[str, list[tuple[float, float | None]]] = {}
         self._gauge_sources: dict[str, str] = {}
+        self._began = self._clock()
         for watch in self._watches:  # before the sources: a GPU's library may take a while to open
             watch.begin(pids, endpoint)
         self._source = self._first_available(pids, endpoint)
-        self._began = self._clock()
         if self._source is not None:
             self._over.clear()
             self._sampler = threading.Thread(
@@ -145,7 +146,8 @@ class SampledTelemetry:
         at, found = self._clock() - self._began, source.gauges()
         for name in {*found, *self._gauges}:
             reading = found.get(name)
-            series = self._gauges.setdefault(name, [(before, None) for before, _ in self._series[:-1]])
+            missed: list[tuple[float, float | None]] = [(t, None) for t, _ in self._series[:-1]]
+            series = self._gauges.setdefault(name, missed)
             series.append((at, None if reading is None else reading.value))
             if reading is not None:
                 self._gauge_sources[name] = reading.source
@@ -158,7 +160,9 @@ class SampledTelemetry:
             self._memory_mb.append(memory_mb)
 
     def _window(self, source: Source | None, found: Disturbance) -> TelemetryWindow:
-        utilization = time_weighted_mean(self._series)
+        notes = {**self._notes, **found.notes}
+        whole = LOST_GPU not in notes  # of a part of the window no mean is taken, nor a sum
+        utilization = time_weighted_mean(self._series) if whole else None
         return TelemetryWindow(
             utilization=utilization,
             source=source.name if source is not None and utilization is not None else None,
@@ -166,21 +170,25 @@ class SampledTelemetry:
             memory_source=source.memory_name if source is not None and self._memory_mb else None,
             memory_total_mb=self._memory_total_mb,
             series=known(self._series),
-            gauges={name: found for name in sorted(self._gauges) if (found := self._gauge(name))},
+            gauges=self._known_gauges() if whole else {},
             foreign_cpu=found.foreign_cpu,
             foreign_gpu=found.foreign_gpu,
             throttled=found.throttled,
-            notes={**self._notes, **found.notes},
+            notes=notes,
         )
 
-
-    def _gauge(self, name: str) -> Gauge | None:
-        series = self._gauges[name]
-        seen = known(series)
-        value = seen[-1][1] if name in TOTALS and seen else time_weighted_mean(series)
-        if value is None:
-            return None
-        return Gauge(value=value, source=self._gauge_sources[name], series=seen)
+    def _known_gauges(self) -> dict[str, Gauge]:
+        values = {
+            name: series[-1][1] if name in TOTALS else time_weighted_mean(series)
+            for name, series in sorted(self._gauges.items())
+        }
+        return {
+            name: Gauge(
+                value=value, source=self._gauge_sources[name], series=known(self._gauges[name])
+            )
+            for name, value in values.items()
+            if value is not None
+        }
 
 
 def known(series: Sequence[tuple[float, float | None]]) -> tuple[tuple[float, float], ...]:
