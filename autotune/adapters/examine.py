@@ -6,16 +6,16 @@ import platform
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pynvml
 
-from autotune.adapters import machine
-from autotune.adapters.triton import environment, libpython
+from autotune.adapters import hardware, machine
+from autotune.adapters.check import Check
+from autotune.adapters.examine_gpus import gpu_checks
+from autotune.adapters.triton import environment, libpython, server_python, unpacked
 from autotune.adapters.triton.interpreter import usable_interpreters
+from autotune.core.capability import INSTALL_TENSORRT
 from autotune.core.errors import AutotuneError
 
 SHM_MB = 64
@@ -24,32 +24,22 @@ CACHE_MB = 600
 """The embedded server's environment with its downloads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """``state`` is ok, warning or missing; ``required``: without it the embedded server cannot
-    run here."""
-
-    name: str
-    state: str
-    detail: str
-    next_step: str = ""
-    required: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def checks(cache_dir: Path, work_dir: Path) -> Iterator[Check]:
-    """All checks, in the order to read them."""
+def checks(cache_dir: Path, work_dir: Path, server_dir: Path | None = None) -> Iterator[Check]:
+    """All checks, in the order to read them. ``server_dir``: of an embedded server that is there
+    unpacked."""
     yield _platform()
     yield _cores()
     yield _idle()
-    yield _embedded(cache_dir)
+    yield _embedded(cache_dir) if server_dir is None else _unpacked(server_dir)
     yield _shared_memory()
     yield _disk("cache", cache_dir)
     yield _disk("scratch", work_dir)
     yield _loopback()
-    yield _gpu()
+    gpus = list(gpu_checks())
+    yield from gpus
+    if any(gpu.name == "GPU" and gpu.state == "ok" for gpu in gpus):
+        yield _tensorrt()
+        yield _onnxruntime(cache_dir, server_dir)
     yield _docker()
 
 
@@ -117,9 +107,23 @@ def _embedded(cache_dir: Path) -> Check:
     )
 
 
+def _unpacked(server_dir: Path) -> Check:
+    try:
+        detail = unpacked.read(server_dir).examine()
+    except AutotuneError as error:
+        return Check(
+            name="embedded Triton",
+            state="missing",
+            detail=error.rule,
+            next_step=error.next_step,
+            required=True,
+        )
+    return Check(name="embedded Triton", state="ok", detail=detail)
+
+
 def _shared_memory() -> Check:
     try:
-        free = shutil.disk_usage("/dev/shm").free / 2**20  # noqa: S108
+        size, _, free_bytes = shutil.disk_usage("/dev/shm")  # noqa: S108
     except OSError:
         return Check(
             name="shared memory",
@@ -127,7 +131,8 @@ def _shared_memory() -> Check:
             detail="it is not mounted; the Python backend needs it",
             required=True,
         )
-    detail = f"{free:.0f} MB free in /dev/shm"
+    free = free_bytes / 2**20
+    detail = f"{free:.0f} of {size / 2**20:.0f} MB free in /dev/shm"
     if free < SHM_MB:
         advice = "enlarge it (docker: --shm-size=256m); each model instance needs a megabyte"
         return Check(name="shared memory", state="warning", detail=detail, next_step=advice)
@@ -159,27 +164,26 @@ def _loopback() -> Check:
     return Check(name="loopback", state="ok", detail=f"free ports are to be had (tried {port})")
 
 
-def _gpu() -> Check:
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Check(
-            name="GPU",
-            state="warning",
-            detail=f"none seen: {error}",
-            next_step="utilization will be the CPU share of the server's processes",
-        )
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        names = [
-            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)
-        ]
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        return Check(name="GPU", state="ok", detail=f"{', '.join(names)}; driver {driver}")
-    except pynvml.NVMLError as error:
-        return Check(name="GPU", state="warning", detail=f"NVML answers, but not fully: {error}")
-    finally:
-        pynvml.nvmlShutdown()
+def _tensorrt() -> Check:
+    version = hardware.installed_version("tensorrt")
+    if version is None:
+        return Check(name="TensorRT", state="warning", detail=INSTALL_TENSORRT)
+    return Check(name="TensorRT", state="ok", detail=f"{version}, to build plans with")
+
+
+def _onnxruntime(cache_dir: Path, server_dir: Path | None) -> Check:
+    """What it computes on, where variants are built and where the embedded server serves them."""
+    pythons = {"this Python": server_python.this_python()}
+    ready = environment.prepared(cache_dir) if server_dir is None else None
+    if ready is not None:
+        pythons["the embedded server"] = server_python.of_environment(ready)
+    told = [f"{whose}: {_providers(python)}" for whose, python in pythons.items()]
+    return Check(name="ONNX Runtime", state="ok", detail="; ".join(told))
+
+
+def _providers(python: server_python.ServerPython) -> str:
+    names = sorted(name.removesuffix("ExecutionProvider") for name in python.providers())
+    return ", ".join(names) or "none"
 
 
 def _docker() -> Check:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.adapters import hardware
-from autotune.adapters.examine import Check, checks
+from autotune.adapters.check import Check
+from autotune.adapters.examine import checks
 from autotune.core.capability import Capability, table
 from autotune.settings import Settings
 
@@ -14,7 +15,7 @@ __all__ = ["Check", "engines_here", "examine_machine"]
 
 def examine_machine() -> Sequence[Check]:
     settings = Settings.from_environment()
-    return list(checks(settings.cache_dir, settings.work_dir))
+    return list(checks(settings.cache_dir, settings.work_dir, settings.server_dir))
 
 
 def engines_here() -> Sequence[Capability]:

@@ -48,10 +48,9 @@ def _print_checks(checks: Iterable[Check]) -> None:
     table.add_column()
     table.add_column(overflow="fold")
     for check in checks:
-        mark, style = MARKS[check.state]
-        table.add_row(check.name, f"[{style}]{mark}[/]", check.detail)
+        table.add_row(check.name, Text(*MARKS[check.state]), Text(check.detail))
         if check.next_step:
-            table.add_row("", "", f"[dim]→ {check.next_step}[/]")
+            table.add_row("", "", Text(f"→ {check.next_step}", style="dim"))
     Console.out.print(table)
 
 
