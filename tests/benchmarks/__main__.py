@@ -13,6 +13,7 @@ from tests.benchmarks import (
     same_or_slower,
     starved_gpu,
     study_share,
+    telemetry_overhead,
 )
 
 
@@ -28,6 +29,7 @@ def main() -> None:
     comparing.main()
     coverage.main()
     starved_gpu.main()
+    telemetry_overhead.main()
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ from autotune.core.comparison import Comparison, Relation
 from autotune.core.errors import InputRefused, StoreFailed
 from autotune.core.intervals import Interval
 from autotune.core.measurement import (
+    GAUGES,
     METRICS,
     PERCENTILES,
     BatchStat,
     Ended,
+    Gauge,
     LatencySummary,
     LoadResult,
     Measurement,
@@ -315,6 +317,7 @@ loads = st.builds(
     warmup_s=floats,
     steady=st.none() | st.booleans(),
     ended=st.sampled_from(Ended),
+    error_texts=st.dictionaries(words, words, max_size=3),
 )
 batches = st.dictionaries(
     st.integers(1, 512), st.builds(BatchStat, executions=counts, compute_ms=floats), max_size=4
@@ -344,13 +347,20 @@ servers = st.none() | st.recursive(
     lambda inner: windows(st.dictionaries(names, inner, max_size=3)),
     max_leaves=4,
 ).map(lambda whole: replace(whole, calls=1))
+series = st.lists(st.tuples(floats, floats), max_size=3).map(tuple)
 telemetries = st.builds(
     TelemetryWindow,
     utilization=maybe,
     source=st.none() | words,
     memory_mb=maybe,
     memory_source=st.none() | words,
-    series=st.lists(st.tuples(floats, floats), max_size=3).map(tuple),
+    memory_total_mb=maybe,
+    series=series,
+    gauges=st.dictionaries(
+        st.sampled_from([*GAUGES]),
+        st.builds(Gauge, value=floats, source=words, series=series),
+        max_size=3,
+    ),
     foreign_cpu=maybe,
     foreign_gpu=st.lists(counts, max_size=2).map(tuple),
     throttled=st.lists(words, max_size=2).map(tuple),
@@ -379,6 +389,7 @@ measurements = st.builds(
     traffic=st.none() | traffics,
     saturation_s=floats,
     accuracy_drop=maybe,
+    price_per_hour=maybe,
 )
 
 

@@ -160,6 +160,9 @@ def test_an_older_databases_measurements_read_back_with_the_new_fields_unknown(
         assert each.accuracy_drop is None
         assert each.server is None or (each.server.instances, each.server.steps) == (0, {})
         assert (each.telemetry.foreign_gpu, each.telemetry.throttled) == ((), ())
+        assert (each.telemetry.gauges, each.telemetry.memory_total_mb) == ({}, None)
+        assert each.price_per_hour is None
+        assert (each.energy_j_per_1000, each.cost_per_1000) == (None, None)
 
 
 def test_an_older_database_takes_new_measurements_and_comparisons(older: Path) -> None:
