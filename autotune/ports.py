@@ -33,11 +33,13 @@ class TrialOutcome:
     """What a search is told. ``values``: one per objective, in the study's order, None where the
     trial has none (it failed, or the metric is unknown). ``violations``: one per SLA limit plus
     one for the achieved rate, ≤ 0 where kept, > 0 by how much it is broken, relative to the
-    limit; None for a trial that was not measured."""
+    limit; None for a trial that was not measured. ``infeasible``: it cannot be had on this machine,
+    which has too little memory for it."""
 
     state: TrialState
     values: tuple[float | None, ...]
     violations: tuple[float, ...] | None
+    infeasible: bool = False
 
 
 class Search(Protocol):

@@ -250,10 +250,18 @@ def _broken(entry: Entry, sla: Sla) -> str:
 
 
 # ----------------------------------------------------------------------------------- key figures
+OF_GPUS = ("sm_active", "tensor_active", "dram_active", "power_w")
+PRICES = ("energy_j_per_1000", "cost_per_1000")
+_NEUTRAL = {"utilization", *OF_GPUS}
+"""More of these is neither better nor worse."""
+
+
 def _key_figures(cast: _Cast, sla: Sla) -> list[dict[str, Any]]:
     metrics = [sla.tightest_metric, "saturation_qps", "utilization", "memory_mb", "instances"]
     if cast.shown is not None and cast.shown.metric(ACCURACY) is not None:
         metrics.append(ACCURACY)
+    known = (*OF_GPUS, *PRICES)
+    metrics += [name for name in known if cast.shown and cast.shown.metric(name) is not None]
     if not any(e.metric("saturation_qps") for e in (cast.default, cast.shown) if e is not None):
         metrics.remove("saturation_qps")  # no burst was asked for, or none could be taken
     return [_key_figure(cast, metric) for metric in metrics]
@@ -273,7 +281,7 @@ def _key_figure(cast: _Cast, metric: str) -> dict[str, Any]:
         "after": _value(cast.shown, metric),
         "interval": _interval(cast.shown, metric),
         "change": None if change is None else _change(change),
-        "better": better and metric != "utilization",
+        "better": better and metric not in _NEUTRAL,
         "note": _source(cast, metric),
         "bound": cast.shown.saturation_bound if cast.shown and metric == "saturation_qps" else "",
     }
@@ -297,8 +305,10 @@ def _source(cast: _Cast, metric: str) -> str:
     if measurement is None:
         return ""
     telemetry = measurement.telemetry
+    gauge = telemetry.gauges.get("energy_j" if metric == "energy_j_per_1000" else metric)
     sources = {"utilization": telemetry.source, "memory_mb": telemetry.memory_source}
-    return (sources.get(metric) or "").replace("_", " ")
+    source = sources.get(metric) if gauge is None else gauge.source
+    return (source or "").replace("_", " ")
 
 
 # --------------------------------------------------------------------------------------- figures
@@ -416,6 +426,8 @@ _COLUMNS = (
     "mean_batch",
     "utilization",
     "memory_mb",
+    *OF_GPUS,
+    *PRICES,
     "error_rate",
     "accuracy_drop",
 )
@@ -435,8 +447,9 @@ def _table(found: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _worth_a_column(metric: str, found: Sequence[Entry]) -> bool:
-    """Not for every study is there an accuracy; of a pipeline there is no mean batch."""
-    always = metric not in {"accuracy_drop", "mean_batch"}
+    """Not for every study is there an accuracy, a price or a GPU that tells; of a pipeline there is
+    no mean batch."""
+    always = metric not in {"accuracy_drop", "mean_batch", *OF_GPUS, *PRICES}
     return always or any(entry.metric(metric) is not None for entry in found)
 
 

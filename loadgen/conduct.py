@@ -138,4 +138,5 @@ def _read(path: Path, done: dict[str, Any]) -> RawRun:
             generator_cpu=float(done["generator_cpu"]),
             max_in_flight=int(done["max_in_flight"]),
             cap_hit=bool(done["cap_hit"]),
+            texts=dict(done["texts"]),
         )

@@ -187,8 +187,9 @@ class Phase:
             self._done[number] = self._now()
         except RequestTimedOut:
             code = Code.TIMEOUT
-        except (OSError, HTTPParseError):
+        except (OSError, HTTPParseError) as exc:
             code = Code.CONNECTION
+            self._client.keep(code, str(exc))
         self._settle(number, code)
         self._listener((self._now() - self._scheduled[number]) * 1e3, length, code)
 
@@ -254,6 +255,7 @@ class Phase:
             generator_cpu=(used_after - used_before) / (closed - opened),
             max_in_flight=self._max_in_flight,
             cap_hit=self._cap_hit,
+            texts=self._client.texts,
         )
 
 

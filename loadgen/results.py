@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,8 @@ class RawRun:
     ``scheduled_s``, ``sent_s``, ``done_s``: float64, shape (n,), seconds since the phase began,
     NaN for what did not happen; ``code``: int16, shape (n,), see `Code`. The measured window is
     [``opened_s``, ``closed_s``), on the same clock; ``generator_cpu``, ``max_in_flight`` and
-    ``cap_hit`` (the in-flight cap held a request back) are of it alone.
+    ``cap_hit`` (the in-flight cap held a request back) are of it alone. ``texts`` are the first
+    words of each kind of failure in the phase, by its code.
     """
 
     scheduled_s: NDArray[np.float64]
@@ -62,6 +64,7 @@ class RawRun:
     generator_cpu: float
     max_in_flight: int
     cap_hit: bool
+    texts: Mapping[int, str] = field(default_factory=dict)
 
 
 def summarise(
@@ -108,6 +111,7 @@ def summarise(
         histogram=_histogram(latency_ms) if histogram else "",
         samples=_samples(run, kept) if keep_samples else None,
         warmup_s=opens,
+        error_texts={_kind(code): text for code, text in run.texts.items()},
     )
 
 
@@ -122,10 +126,11 @@ def _latency_ms(
 
 
 def _errors(codes: NDArray[np.int16]) -> dict[str, int]:
-    def kind(code: int) -> str:
-        return f"http_{code}" if code >= 100 else str(_KINDS[Code(code)])
+    return dict(Counter(map(_kind, codes.tolist())))
 
-    return dict(Counter(kind(code) for code in codes.tolist()))
+
+def _kind(code: int) -> str:
+    return f"http_{code}" if code >= 100 else str(_KINDS[Code(code)])
 
 
 def _histogram(latency_ms: NDArray[np.float64]) -> str:

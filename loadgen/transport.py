@@ -22,6 +22,7 @@ from loadgen.results import Code
 _BLOCK = 64 * 1024
 _HEADER_LENGTH = "inference-header-content-length"
 _KNOWN_HEADERS = 1024
+_TEXT_LENGTH = 500
 
 
 class Connections:
@@ -61,9 +62,11 @@ class Connections:
 
 
 class InferClient:
-    """Posts prebuilt bodies to one model and judges the answers."""
+    """Posts prebuilt bodies to one model and judges the answers. ``texts`` has the first words of
+    each kind of failure, by `Code` or HTTP status."""
 
     def __init__(self, host: str, model: str, bodies: list[Body]) -> None:
+        self.texts: dict[int, str] = {}
         self._connections = Connections(host)
         self._requests = [_request(host, model, body) for body in bodies]
         self._answers = Answers()
@@ -88,7 +91,14 @@ class InferClient:
         else:
             self._connections.give(connection)
         code = self._answers.judge(response.status_code, response.get(_HEADER_LENGTH), body)
+        if code != Code.OK:
+            self.keep(code, _said(body))
         return code, len(body)
+
+    def keep(self, code: int, text: str) -> None:
+        """Remember a failure's words, shortened, if they are the first of their kind."""
+        if code not in self.texts and text:
+            self.texts[code] = text[:_TEXT_LENGTH]
 
     def close(self) -> None:
         self._connections.close()
@@ -104,6 +114,14 @@ def _request(host: str, model: str, body: Body) -> bytes:
         lines.append("Content-Type: application/octet-stream")
         lines.append(f"Inference-Header-Content-Length: {body.json_size}")
     return "\r\n".join([*lines, "", ""]).encode() + body.content
+
+
+def _said(body: bytes) -> str:
+    """What Triton says in an answer that is an error; of another answer its beginning."""
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, TypeError, KeyError):
+        return body[:_TEXT_LENGTH].decode(errors="replace").strip()
 
 
 class Answers:

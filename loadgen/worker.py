@@ -252,6 +252,7 @@ def _scalars(recorded: RawRun) -> dict[str, Any]:
         "generator_cpu": recorded.generator_cpu,
         "max_in_flight": recorded.max_in_flight,
         "cap_hit": recorded.cap_hit,
+        "texts": [[int(code), text] for code, text in recorded.texts.items()],
     }
 
 

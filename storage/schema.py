@@ -126,6 +126,8 @@ class MeasurementRow(Base):
     ok: Mapped[int]
     error_rate: Mapped[float | None]
     errors: Mapped[dict[str, Any]]
+    error_texts: Mapped[dict[str, Any]]
+    """The first words of each kind of error."""
     generator_cpu: Mapped[float | None]
     max_in_flight: Mapped[int]
     in_flight_cap_hit: Mapped[bool]

@@ -239,13 +239,13 @@ def a_study_of_trials() -> list[Trial]:
             number=number + 1,
             candidate=a_candidate(64, 8),
             state=TrialState.FAILED,
-            reason="the model did not load: failed to allocate shared memory region",
+            reason="ran out of memory: the server cannot load it: CUDA out of memory",
         ),
         Trial(
             number=number + 2,
             candidate=a_candidate(64, 1, 500),
             state=TrialState.PRUNED,
-            reason="dominated: a smaller batch at the same delay already saturates",
+            reason=f"asks for at least as much memory as trial {number + 1}, which ran out of it",
         ),
     ]
 

@@ -95,6 +95,7 @@ class Bench:
             out=self.out,
             work=self.work,
             planned=3,
+            holds=3,
             gate=self.gate,
             variants=self.variants,
         )

@@ -119,7 +119,7 @@ def _assemble(
     warnings = _warnings(study, model, cores)
     bench = set_up(study, model, at)
     search = _search(study, baseline, cores, at.work / OPTUNA)
-    planned = _planned(study, baseline, cores)
+    holds = _held(study, baseline, cores)
     runner = StudyRunner(
         study=study,
         study_id=_study_id(study, at.store, before),
@@ -143,7 +143,8 @@ def _assemble(
         out=out,
         work=at.work,
         search_log=at.work / OPTUNA,
-        planned=planned,
+        planned=_planned(study, holds),
+        holds=holds,
         gate=prepared.gate,
         variants=prepared.variants,
         warnings=warnings,
@@ -222,15 +223,19 @@ def _search(study: Study, baseline: Candidate, cores: int, mirror: Path) -> Sear
     return plain(study.space, baseline=baseline, seed=study.seed, cores=cores)
 
 
-def _planned(study: Study, baseline: Candidate, cores: int) -> int:
-    """How many candidates the progress display counts up to: the budget, or what the space holds
-    if that is less. A range holds more than the points that its grid walks."""
+def _held(study: Study, baseline: Candidate, cores: int) -> int | None:
+    """How many candidates the search can come to, the configuration in service among them; None
+    where they are too many to count. A range holds more than the points that its grid walks."""
     space = study.space
     walked = list(islice(space.candidates(), COUNTED + 1))
     if len(walked) > COUNTED:
-        return study.budget.trials
+        return None
     if study.search is not SearchKind.GRID and space.size() != len(walked):
-        return study.budget.trials
+        return None
     allowed = sum(space.pruned(candidate, cores) is None for candidate in walked)
-    outside = 0 if space.contains(baseline) else 1
-    return min(study.budget.trials, allowed + outside)
+    return allowed + (0 if space.contains(baseline) else 1)
+
+
+def _planned(study: Study, holds: int | None) -> int:
+    """How many candidates there are to try: the budget, or all that there are."""
+    return study.budget.trials if holds is None else min(study.budget.trials, holds)

@@ -137,6 +137,7 @@ def _measurement_json(measurement: Measurement, trial: Trial, sla: Sla) -> dict[
         "offered_qps": load.offered_qps,
         "requests": load.scheduled,
         "errors": dict(load.errors),
+        "error_texts": dict(load.error_texts),
         "warmup_s": load.warmup_s,
         "steady": load.steady,
         "window_s": load.window_s,
@@ -145,9 +146,16 @@ def _measurement_json(measurement: Measurement, trial: Trial, sla: Sla) -> dict[
         "saturation_bound": saturation_bound([measurement]) or None,
         "utilization_source": telemetry.source,
         "memory_source": telemetry.memory_source,
+        "memory_total_mb": telemetry.memory_total_mb,
+        "price_per_hour": measurement.price_per_hour,
         "foreign_cpu": telemetry.foreign_cpu,
         "foreign_gpu": list(telemetry.foreign_gpu),
         "throttled": list(telemetry.throttled),
+        "gauges": {
+            name: {"value": finite(gauge.value), "source": gauge.source}
+            for name, gauge in telemetry.gauges.items()
+        },
+        "telemetry_notes": dict(telemetry.notes),
         "metrics": finite({name: measurement.metric(name) for name in METRICS}),
         "intervals": {name: _ends(i) for name, i in measurement.intervals.items()},
         "steps": None if steps is None else steps.to_json(),

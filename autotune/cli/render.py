@@ -14,6 +14,7 @@ from autotune.cli.tables import (
     LIMITS_MARK,
     capacity_sheet,
     comparisons_sheet,
+    gauges_sheet,
     nearby_sheet,
     print_trials,
     steps_sheet,
@@ -23,7 +24,7 @@ from autotune.cli.words import candidate_words, duration
 from autotune.core.decision import Decision
 from autotune.core.explain_steps import EACH_BY_ITSELF, STILL_WAITING, ms
 from autotune.core.study import Study
-from autotune.core.trial import Trial, numbered
+from autotune.core.trial import Trial, TrialState, numbered
 from autotune.core.variants import VariantRecord
 from autotune.core.wording import disbelieved, disbelieved_words
 from autotune.tuner.answer import Answer
@@ -49,8 +50,11 @@ def print_answer(answer: Answer, *, noted: Collection[str]) -> None:
         _heading(f"The search:  optuna-dashboard sqlite:///{answer.search_log}")
     measured = sum(trial.measurement is not None for trial in answer.trials)
     under_load = answer.load_s / answer.wall_s
+    ruled_out = sum(trial.state is TrialState.PRUNED for trial in answer.trials)
+    beside = f" ({ruled_out} ruled out unmeasured)" if ruled_out else ""
     _heading(
-        f"Candidates measured: {measured}{_of_planned(decision)}, in {duration(answer.wall_s)},"
+        f"Candidates measured: {measured}{_of_planned(decision)}{beside}, in"
+        f" {duration(answer.wall_s)},"
         f" {under_load:.0%} of it under load; {answer.stopped_because}."
     )
 
@@ -101,7 +105,12 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
     nearest = [] if decision.nearest_miss is None else [decision.nearest_miss]
     numbers = sorted({0, *rows, *nearest} & set(by_number))
     Console.plain("")
-    print_trials([by_number[n] for n in numbers], study.sla, decision, trials)
+    shown = [by_number[n] for n in numbers]
+    print_trials(shown, study.sla, decision, trials)
+    gauges = gauges_sheet(shown, study.sla)
+    if gauges is not None:
+        _heading("What the GPU did")
+        gauges.print()
     Console.plain("")
     for reason in decision.reasons:
         _bullet(reason)

@@ -32,6 +32,7 @@ from autotune.core.variants import VariantRecord
 from autotune.core.wording import (
     IN_DOUBT,
     change_span,
+    cost_words,
     in_kinds,
     percent,
     rate_words,
@@ -47,6 +48,11 @@ VERDICT_STYLES = {Outcome.MEETS: "green", Outcome.MISSES: "red", Outcome.UNDECID
 RELATION_STYLES = {Relation.BETTER: "green", Relation.WORSE: "red", Relation.TIE: "yellow"}
 GAP = "  "
 EMULATED_MARK = "*"
+COST = "cost/1,000"
+SOMETIMES = (COST, "acc. drop")
+"""Columns that are known in some studies alone, at the end of a row."""
+OF_GPUS = ("sm_active", "tensor_active", "dram_active", "power_w", "energy_j_per_1000")
+"""The metrics of `gauges_sheet`."""
 LIMITS_MARK = "▸"
 
 
@@ -84,16 +90,28 @@ def print_trials(
     same = the_same(trial.candidate for trial in (shown if among is None else among))
     rows = [_row(trial, sla, pick, same) for trial in shown]
     latency = sla.tightest_metric.replace("_ms", " ms")
-    head = ["trial", latency, "", "saturates", "", "busy", "memory", "acc. drop"]
-    if all(row.cells[-1] == "–" for row in rows if row.cells):
-        head = head[:-1]
-        rows = [replace(row, cells=row.cells[: len(head)]) for row in rows]
-    layout = _Layout.of(tuple(head), rows, Console.out.width)
+    always = ("trial", latency, "", "saturates", "", "busy", "memory")
+    head: tuple[str, ...] = (*always, *SOMETIMES)
+    for name in reversed(SOMETIMES):
+        if all(row.cells[head.index(name)] == "–" for row in rows if row.cells):
+            head, rows = _without(name, head, rows)
+    if COST in head and _Layout.of(head, rows, Console.out.width).overflows:
+        head, rows = _without(COST, head, rows)
+    layout = _Layout.of(head, rows, Console.out.width)
     Console.out.print(layout.header(), soft_wrap=True)
     for row in rows:
         layout.print(row)
     for mark, note in _notes(rows, same):
         Console.hanging(Text(note, style="dim"), f"  {mark}  ")
+
+
+def _without(
+    name: str, head: tuple[str, ...], rows: Sequence[_Row]
+) -> tuple[tuple[str, ...], list[_Row]]:
+    """Less a column."""
+    at = head.index(name)
+    kept = [replace(row, cells=(*row.cells[:at], *row.cells[at + 1 :])) for row in rows]
+    return (*head[:at], *head[at + 1 :]), kept
 
 
 def _notes(rows: Sequence[_Row], same: Candidate) -> list[tuple[str, str]]:
@@ -121,6 +139,7 @@ def _row(trial: Trial, sla: Sla, pick: int | None, same: Candidate) -> _Row:
         _beside(saturation),
         share(judged.metric("utilization")) + (EMULATED_MARK if emulated(judged) else ""),
         number(judged.metric("memory_mb"), 0, " MB"),
+        _cost_or_dash(judged.metric("cost_per_1000")),
         _share_or_dash(judged.metric(ACCURACY)),
     )
     return _Row(
@@ -136,6 +155,10 @@ def _row(trial: Trial, sla: Sla, pick: int | None, same: Candidate) -> _Row:
 
 def _share_or_dash(value: float | None) -> str:
     return "–" if value is None else share_words(value)
+
+
+def _cost_or_dash(value: float | None) -> str:
+    return "–" if value is None else cost_words(value)
 
 
 def _saturation(judged: Judged) -> str:
@@ -154,12 +177,14 @@ def _beside(known: Estimate | None) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
     """``beside`` is the width of the configuration's column; None: it has lines of its own, as the
-    verdict has where there is no room for it (``stacked``)."""
+    verdict has where there is no room for it (``stacked``). ``overflows``: not even the numbers fit
+    into a line."""
 
     head: tuple[str, ...]
     widths: tuple[int, ...]
     beside: int | None
     stacked: bool
+    overflows: bool
 
     @classmethod
     def of(cls, head: tuple[str, ...], rows: Sequence[_Row], width: int) -> _Layout:
@@ -175,7 +200,13 @@ class _Layout:
         fits = numbers + 2 * len(GAP) + max(names, len("configuration")) + verdicts <= width
         beside = max(names, len("configuration")) if fits else None
         stacked = numbers + len(GAP) + verdicts > width
-        return cls(head=head, widths=widths, beside=beside, stacked=stacked)
+        return cls(
+            head=head,
+            widths=widths,
+            beside=beside,
+            stacked=stacked,
+            overflows=numbers > width,
+        )
 
     def header(self) -> Text:
         verdict = "" if self.stacked else f"{GAP}verdict"
@@ -329,6 +360,28 @@ def _probed(probe: Probe, sla: Sla) -> tuple[str | Text, ...]:
         "" if finding.interval is None else f"({span(finding.interval)})",
         Text(f"{verdict.outcome}{_margin(verdict)}", style=VERDICT_STYLES[verdict.outcome]),
     )
+
+
+def gauges_sheet(trials: Iterable[Trial], sla: Sla) -> Sheet | None:
+    """A row per trial of which a GPU tells more than how busy it was; None where there is none."""
+    columns = (
+        _Column(name="trial", right=True),
+        _Column(name="SM active", right=True),
+        _Column(name="tensor", right=True),
+        _Column(name="DRAM", right=True),
+        _Column(name="power", right=True),
+        _Column(name="J/1,000", right=True),
+    )
+    rows = []
+    for trial in trials:
+        judged = judge_trial(trial, sla)
+        known = {} if judged is None else {name: judged.metric(name) for name in OF_GPUS}
+        if any(value is not None for value in known.values()):
+            shares = [share(known[name]) for name in OF_GPUS if name.endswith("_active")]
+            power = number(known["power_w"], 0, " W")
+            joules = number(known["energy_j_per_1000"])
+            rows.append((str(trial.number), *shares, power, joules))
+    return Sheet(columns=columns, rows=rows) if rows else None
 
 
 def capacity_sheet(trials: Iterable[Trial], sla: Sla) -> Sheet | None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autotune.core.contrast import TELLING, Contrast
 from autotune.core.judged import Judged, Probe, objection
 from autotune.core.measurement import METRICS, label
+from autotune.core.memory import ran_out
 from autotune.core.ranking import Choice
 from autotune.core.savings import Savings
 from autotune.core.searched import Searched
 from autotune.core.sla import ACCURACY, Finding, Outcome, Verdict
 from autotune.core.trial import Trial, TrialState
-from autotune.core.wording import ENDED, change_span, listed, share_words, unjudged
+from autotune.core.wording import (
+    ENDED,
+    change_span,
+    cost_words,
+    listed,
+    share_words,
+    unjudged,
+)
 from autotune.core.workload import Workload
 
 UNSTEADY = 1.3
@@ -21,6 +29,13 @@ UNSTEADY = 1.3
 TEMPTING = 0.05
 """By how much a trial that misses the SLA must be better than the pick to be spoken of."""
 
+_SHARES = {"utilization", "error_rate", "sm_active", "tensor_active", "dram_active"}
+_IN_WORDS: dict[str, Callable[[float], str]] = {
+    ACCURACY: share_words,
+    "cost_per_1000": cost_words,
+    "instances": lambda count: f"{count:.0f}",
+}
+_UNITS = {"1/s": "/s", "ms": " ms", "J": " J", "W": " W"}
 _IN_SERVICE = {
     Outcome.MEETS: "which met the SLA",
     Outcome.MISSES: "which did not meet the SLA",
@@ -29,19 +44,18 @@ _IN_SERVICE = {
 
 
 def shown(metric: str, value: float | None) -> str:
-    """A metric's value with its unit, as people read it: "35.2 ms", "145.0/s", "87%"."""
+    """A metric's value with its unit, as people read it: "35.2 ms", "145.0/s", "87%"; a cost, in
+    whatever currency, with three digits."""
     if value is None:
         return "unknown"
-    if metric in {"utilization", "error_rate"}:
+    if metric in _SHARES:
         return f"{value:.1%}"
-    if metric == ACCURACY:
-        return share_words(value)
-    if metric == "instances":
-        return f"{value:.0f}"
+    if metric in _IN_WORDS:
+        return _IN_WORDS[metric](value)
     unit = METRICS[metric].unit
     if unit == "MB":
         return f"{value:.0f} MB"
-    return f"{value:.1f}{'/s' if unit == '1/s' else ' ms' if unit == 'ms' else ''}"
+    return f"{value:.1f}{_UNITS.get(unit, '')}"
 
 
 def picked(pick: Judged, rule: str, workload: Workload | None) -> str:
@@ -265,6 +279,17 @@ def left_out(unknown: Sequence[str]) -> list[str]:
     return [f"not compared, since unknown: {', '.join(unknown)}"] if unknown else []
 
 
+def out_of_memory(trials: Sequence[Trial]) -> list[str]:
+    """Which candidates ran out of memory, and which were not loaded since they would have."""
+    failed = [trial.number for trial in trials if ran_out(trial)]
+    spared = [trial.number for trial in trials if trial.state is TrialState.PRUNED]
+    told = [f"{_trials(failed)} ran out of memory"] if failed else []
+    if spared:
+        was = "was" if len(spared) == 1 else "were"
+        told.append(f"{_trials(spared)} {was} not loaded, for want of memory")
+    return ["; ".join(told)] if told else []
+
+
 def saved(savings: Savings, workload: Workload) -> list[str]:
     """What the windows took against windows of a fixed length; nothing where that is the same."""
     if abs(savings.saved) < TELLING:
@@ -331,6 +356,10 @@ def _difference(contrast: Contrast) -> str:
     if metric == "instances" or math.isinf(contrast.effect):
         return _instead(contrast)
     return f"{text} ({abs(contrast.effect):.0%} {'more' if contrast.effect > 0 else 'less'})"
+
+
+def _trials(numbers: Sequence[int]) -> str:
+    return f"trial{'s' if len(numbers) > 1 else ''} {_some(numbers)}"
 
 
 def _some(numbers: Sequence[int], most: int = 5) -> str:

@@ -97,7 +97,8 @@ class LoadResult:
     ``latency`` counts from the **scheduled** time, ``service_latency`` from the send; a request
     that failed counts with its time-out in ``latency`` (errors and time-outs are misses) and not
     at all in ``service_latency``. ``achieved_qps`` counts good answers per second of the window.
-    ``errors`` maps a kind (see `RequestStatus`; HTTP errors as ``http_503``) to a count.
+    ``errors`` maps a kind (see `RequestStatus`; HTTP errors as ``http_503``) to a count;
+    ``error_texts`` the first words of each kind, the warm-up's included, shortened.
     ``histogram`` is the latency distribution as an encoded HDR histogram (microseconds).
     ``generator_cpu`` is the generator's share of one core (1.0 = a whole core). The window opened
     after ``warmup_s`` of load, ``steady`` says whether a steady state had been seen by then (None:
@@ -123,6 +124,7 @@ class LoadResult:
     warmup_s: float = 0.0
     steady: bool | None = None
     ended: Ended = Ended.MAXIMUM
+    error_texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def error_rate(self) -> float:
@@ -189,7 +191,9 @@ class Gauge:
     the devices that the server uses the mean too (of ``power_w``, ``energy_j`` and the PCIe rates
     the sum). ``source`` names where it is read: ``gpm`` (NVML's GPU performance monitoring,
     Hopper and later), ``nvml``, ``nvml_power`` (power integrated over time, where the device has
-    no energy counter). ``series`` holds (seconds since the window opened, value) pairs.
+    no energy counter), either of these with ``_whole_gpu`` where the server has a slice of it, or
+    ``triton_metrics`` (the server's own page). ``series`` holds (seconds since the window opened,
+    value) pairs.
     """
 
     value: float
@@ -221,9 +225,9 @@ class TelemetryWindow:
     processes, of all cores it may use), ``nvml`` (time in which a kernel ran), ``triton_metrics``
     (the server's own ``nv_gpu_utilization``), ``emulated`` (the busy share of an emulated
     accelerator). ``series`` holds (seconds since the window opened, utilization) pairs.
-    ``memory_mb`` is the most that was in use, ``memory_total_mb`` what there is, of all the server's
-    devices together. ``gauges``: what else is known, by the names of `GAUGES`; an unknown one is
-    missing, and the notes say why.
+    ``memory_mb`` is the most that was in use, ``memory_total_mb`` what there is, of all the
+    server's devices together. ``gauges``: what else is known, by the names of `GAUGES`; an unknown
+    one is missing, and the notes say why.
 
     What disturbed the measuring: ``foreign_cpu`` is the share, 0 to 1, of this machine's processor
     that neither the server nor the load generator nor the controller used, the hypervisor's part
@@ -280,8 +284,9 @@ class Measurement:
     ``invalid_because`` lists why the *measuring* failed; empty means that it can be believed.
     ``instances`` is the number of model instances that served it. ``started_at`` is UTC seconds
     since the epoch. ``intervals`` are 95% confidence intervals by the names of `METRICS`: of every
-    latency percentile, of ``achieved_qps`` and of ``saturation_qps``, where there was enough to
-    take them from. ``traffic`` is what was offered (None: before it was recorded).
+    latency percentile, of ``achieved_qps``, of ``saturation_qps`` and of the cost that follows from
+    it, where there was enough to take them from. ``traffic`` is what was offered (None: before it
+    was recorded).
     ``saturation_s`` is how long the saturation burst took. ``accuracy_drop`` is by how much what
     was served answers worse than the source model, on the study's evaluation data (None: not asked
     for). ``price_per_hour`` is what an hour of the serving hardware costs (None: not given), in the
@@ -388,6 +393,16 @@ METRICS: dict[str, _Metric | _PercentileMetric | _GaugeMetric] = {
 """Every metric by its name in study files, with its unit and its better direction."""
 
 
+_NAMES = {
+    "energy_j_per_1000": "energy per 1,000 answers",
+    "cost_per_1000": "cost per 1,000 answers",
+    "power_w": "power",
+    "sm_active": "SM active",
+    "dram_active": "DRAM active",
+}
+
+
 def label(metric: str) -> str:
     """A metric's name for sentences, in which the unit stands with the number: p95_ms → p95."""
-    return metric.removesuffix("_ms").removesuffix("_qps").removesuffix("_mb").replace("_", " ")
+    plain = metric.removesuffix("_ms").removesuffix("_qps").removesuffix("_mb").replace("_", " ")
+    return _NAMES.get(metric, plain)

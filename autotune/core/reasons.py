@@ -16,7 +16,7 @@ from autotune.core.study import PickRule, Robust
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 
-UNTOLD = {"utilization"}
+UNTOLD = {"utilization", "sm_active", "tensor_active", "dram_active"}
 """At a rate that all are offered, it is neither for nor against one to use more of the machine."""
 
 
@@ -57,8 +57,18 @@ def reasons(
         ]
     else:
         nothing = "no trial was measured: nothing can be decided"
-        return [nothing, *explain.cut_short(field.searched)]
-    return [*told, *_incomplete(field), *explain.left_out(field.unknown), *_saved(field)]
+        return [
+            nothing,
+            *explain.cut_short(field.searched),
+            *explain.out_of_memory(field.trials),
+        ]
+    return [
+        *told,
+        *_incomplete(field),
+        *explain.left_out(field.unknown),
+        *explain.out_of_memory(field.trials),
+        *_saved(field),
+    ]
 
 
 def _of_the_pick(field: Field, choice: Choice) -> list[str]:

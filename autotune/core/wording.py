@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.core.intervals import Interval
-from autotune.core.measurement import Ended, Measurement, Purpose
+from autotune.core.measurement import GAUGES, Ended, Measurement, Purpose
 from autotune.core.trial import Trial, TrialState
 from search_spaces.candidate import Candidate, Value
 
@@ -21,6 +22,7 @@ ENDED = {
 }
 """Why a window closed, in a word or two."""
 IN_DOUBT = "in doubt"
+_MOST_DIGITS = 9
 
 
 def listed(phrases: Sequence[str]) -> str:
@@ -31,8 +33,17 @@ def listed(phrases: Sequence[str]) -> str:
 def span(interval: Interval) -> str:
     """An interval beside its value, with as many digits as tell its ends apart: ``58–73``."""
     width = interval.high - interval.low
-    digits = 0 if width >= 2 or not width else 1 if width >= 0.2 else 2
+    apart = 0 < width < math.inf
+    digits = min(max(math.ceil(math.log10(2 / width)), 0), _MOST_DIGITS) if apart else 0
     return f"{interval.low:.{digits}f}–{interval.high:.{digits}f}"
+
+
+def cost_words(cost: float) -> str:
+    """Money, with the digits that count: ``0.000412``, ``3.07``, ``1,250``."""
+    if not 0 < cost < 1000:
+        return f"{cost:,.0f}"
+    digits = max(2 - math.floor(math.log10(cost)), 0)
+    return f"{cost:.{digits}f}"
 
 
 def share_words(share: float) -> str:
@@ -82,6 +93,21 @@ def unjudged(trial: Trial) -> tuple[str, str]:
     last = "; ".join(trial.measurements[-1].invalid_because) if trial.measurements else ""
     state = IN_DOUBT if trial.state is TrialState.OK else str(trial.state)
     return state, trial.reason or last
+
+
+def unknown_words(metric: str, measurement: Measurement) -> str:
+    """Why a metric is unknown of a measurement, in brackets; empty where nothing says."""
+    if metric == "cost_per_1000" and measurement.price_per_hour is None:
+        return " (no price is given)"
+    if metric in {"cost_per_1000", "saturation_qps"}:
+        return " (no saturation burst could be taken)"
+    gauge = "energy_j" if metric == "energy_j_per_1000" else metric
+    if gauge not in {*GAUGES, "utilization", "memory_mb"}:
+        return ""
+    notes = measurement.telemetry.notes
+    named = (f"nvml_{gauge}", "gpm", "nvml", "triton_metrics")
+    why = next((notes[name] for name in named if name in notes), "")
+    return f" ({why})" if why else ""
 
 
 # ---------------------------------------------------------------------------------- candidates

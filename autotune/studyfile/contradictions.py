@@ -24,6 +24,7 @@ _PINNED = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]*\])?\s*==\s*[A-Za-z0-9][A-Za-z0-9.!+_-]*"
 )
 
+SATURATION, COST = "saturation_qps", "cost_per_1000"
 LATENCIES = {50.0: "p50_ms", 90.0: "p90_ms", 95.0: "p95_ms", 99.0: "p99_ms"}
 
 
@@ -33,6 +34,7 @@ def contradictions(study: StudySection) -> Iterator[Problem]:
     yield from _settling(study)
     yield from _samples(study)
     yield from _pins(study)
+    yield from _price(study)
     yield from _burst(study)
     yield from _budget(study)
 
@@ -133,6 +135,13 @@ def _server(study: StudySection) -> Iterator[Problem]:
             place=("server", "gpus"),
             rule="says the same as server.devices: give one of them",
             value=server.gpus,
+        )
+    if len(server.devices) > 1 and any(name.startswith("MIG-") for name in server.devices):
+        yield Problem(
+            place=("server", "devices"),
+            rule="CUDA shows a process one MIG slice, and no other GPU beside it",
+            value=list(server.devices),
+            next_step="name one slice, or whole GPUs",
         )
     if len(set(server.devices)) != len(server.devices):
         yield Problem(
@@ -331,23 +340,34 @@ def _objectives(study: StudySection) -> Iterator[Problem]:
             yield Problem(place=place, rule="is named twice", value=name)
 
 
+def _price(study: StudySection) -> Iterator[Problem]:
+    for index, objective in enumerate(study.objectives):
+        if objective.metric == COST and study.server.price_per_hour is None:
+            yield Problem(
+                place=("objectives", index),
+                rule=f"{COST} needs a price, and none is given",
+                next_step="server: {price_per_hour: 2.5}, what an hour of the hardware costs that"
+                " serves",
+            )
+
+
 def _burst(study: StudySection) -> Iterator[Problem]:
-    wanted = study.pick == "max_throughput" or any(
-        objective.metric == "saturation_qps" for objective in study.objectives
-    )
-    if not wanted or study.workload.saturation_s != 0:
+    named = [each.metric for each in study.objectives]
+    needing = [metric for metric in (SATURATION, COST) if metric in named]
+    if study.workload.saturation_s != 0 or not (needing or study.pick == "max_throughput"):
         return
     if study.pick == "max_throughput":
         whose, else_ = "pick: max_throughput goes by", "choose another pick"
     elif "objectives" in study.model_fields_set:
-        whose, else_ = "objectives name", "drop that objective"
+        whose = f"{COST} follows from" if needing == [COST] else "objectives name"
+        else_ = "drop that objective"
     else:
-        others = [each.metric for each in study.objectives if each.metric != "saturation_qps"]
+        others = [metric for metric in named if metric != SATURATION]
         whose = "without a section of their own the objectives have"
         else_ = f"name objectives without it: objectives: [{', '.join(others)}]"
     yield Problem(
         place=("workload", "saturation_s"),
-        rule=f"{whose} saturation_qps, so its burst needs time",
+        rule=f"{whose} {SATURATION}, so its burst needs time",
         value=0,
         next_step=f"set workload.saturation_s above 0, or {else_}",
     )

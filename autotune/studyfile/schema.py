@@ -47,8 +47,9 @@ class ModelSection(_Section):
     files: dict[StrictStr, PackageSection] = Field(default_factory=dict)
 
 
-DEVICE = re.compile(r"\d+|(GPU|MIG)-[0-9A-Fa-f-]+(/\d+/\d+)?")
-"""A GPU as NVML and CUDA name it: index, UUID, or a MIG slice's own."""
+DEVICE = re.compile(r"\d+|(GPU|MIG)-[0-9A-Fa-f-]+|MIG-GPU-[0-9A-Fa-f-]+/\d+/\d+")
+"""A GPU as NVML and CUDA name it: index, UUID, or a MIG slice's own (before driver 470: its GPU's
+with the ids of its instances)."""
 
 
 def _device(value: object) -> object:
@@ -59,7 +60,11 @@ def _device(value: object) -> object:
     return str(value)
 
 
-Device = Annotated[str, BeforeValidator(_device)]
+def _one_or_more(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+Devices = Annotated[list[Annotated[str, BeforeValidator(_device)]], BeforeValidator(_one_or_more)]
 
 
 class ServerSection(_Section):
@@ -73,7 +78,7 @@ class ServerSection(_Section):
     ports: tuple[Port, Port, Port] | None = None
     flags: dict[str, Flag] = Field(default_factory=dict)
     requirements: StrictStr | None = None
-    devices: list[Device] = Field(default_factory=list)
+    devices: Devices = Field(default_factory=list)
     price_per_hour: Positive | None = None
     start_timeout_s: Positive = 120.0
     load_timeout_s: Positive = 120.0
@@ -194,10 +199,6 @@ class FinalsSection(_Section):
     rounds: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
     measure_s: WindowSeconds | None = None
     capacity: Annotated[int, Field(strict=True, ge=0, le=20)] = 5
-
-
-def _one_or_more(value: object) -> object:
-    return value if isinstance(value, list) else [value]
 
 
 class RobustSection(_Section):

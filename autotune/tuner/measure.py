@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from autotune.core.errors import CandidateFailed
 from autotune.core.intervals import Interval
 from autotune.core.measured_intervals import intervals_of, saturation_interval
 from autotune.core.measurement import (
@@ -16,6 +17,7 @@ from autotune.core.measurement import (
     ServerWindow,
     TelemetryWindow,
 )
+from autotune.core.memory import RAN_OUT, answered_out_of_memory
 from autotune.core.stopping import StopRule
 from autotune.core.study import Study
 from autotune.core.validity import (
@@ -106,7 +108,8 @@ class _Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurer:
-    """Owns the order of one measurement; ServerFailed and LoadFailed pass through."""
+    """Owns the order of one measurement; ServerFailed and LoadFailed pass through. CandidateFailed
+    where an answer under load says that memory ran out, however many there are of it."""
 
     study: Study
     load: LoadDriver
@@ -163,6 +166,7 @@ class Measurer:
         found = dict(intervals_of(result, timeout_s=self.study.workload.timeout_s))
         if burst is not None and burst.interval is not None:
             found["saturation_qps"] = burst.interval
+            found |= _cost(burst.interval, self.study.server.price_per_hour)
         return found
 
     def _run(self, server: Server, instruments: _Instruments, phase: Phase) -> LoadResult:
@@ -181,6 +185,7 @@ class Measurer:
             result = self.load.run(server.endpoint, plan, instruments)
         finally:
             self.telemetry.stop()  # a phase that failed in its window has not closed it
+        _refuse_out_of_memory(result)
         if saturated(result) or result.ended is Ended.HOPELESS:
             # One that was ended early may have a queue that its short window does not show.
             self._let_drain(server, instruments.window)
@@ -219,12 +224,28 @@ class Measurer:
         finally:
             self.telemetry.stop()
         server.mark()  # one that died in the burst has failed; it is not slow
+        _refuse_out_of_memory(result)
         trust = self.study.trust
         return _Burst(
             load=result,
             invalid=why_burst_invalid(result, instruments.window, trust),
             at_least=generator_bound(result, trust),
         )
+
+
+def _refuse_out_of_memory(load: LoadResult) -> None:
+    answer = answered_out_of_memory(load)
+    if answer:
+        raise CandidateFailed(f"{RAN_OUT} under load: {answer}")
+
+
+def _cost(saturation: Interval, price_per_hour: float | None) -> dict[str, Interval]:
+    """The interval of `Measurement.cost_per_1000`; none without a price."""
+    if price_per_hour is None or saturation.low <= 0:
+        return {}
+    per_second = price_per_hour / 3600
+    low, high = (1000 * per_second / qps for qps in (saturation.high, saturation.low))
+    return {"cost_per_1000": Interval(low=low, high=high)}
 
 
 def _noted(telemetry: TelemetryWindow, burst: _Burst | None) -> TelemetryWindow:

@@ -15,13 +15,14 @@ from autotune.core.decision import Decision
 from autotune.core.errors import CandidateFailed, ServerFailed
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Measurement, Purpose
-from autotune.core.memory import cannot_fit
+from autotune.core.memory import cannot_fit, ran_out
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import PLANNED, StudyState
 from autotune.core.sla import judge
 from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.core.variants import VariantRecord
+from autotune.core.wording import unknown_words
 from autotune.ports import (
     AccuracyGate,
     Clock,
@@ -57,7 +58,9 @@ RESERVE = 0.4
 @dataclass(slots=True, kw_only=True)
 class StudyRunner:
     """One run of one study. ``out`` receives the export; ``work`` is scratch on the same disk.
-    ``variants`` is what came of those that the space asks for, before any of them is served."""
+    ``planned`` is how many candidates there are to try: as many as the budget of trials, or all
+    that there are, which is what the space ``holds`` (None: more than can be counted). ``variants``
+    is what came of those that the space asks for, before any of them is served."""
 
     study: Study
     study_id: int
@@ -77,6 +80,7 @@ class StudyRunner:
     out: Path
     work: Path
     planned: int
+    holds: int | None = None
     gate: AccuracyGate | None = None
     variants: Sequence[VariantRecord] = ()
     search_log: Path | None = None
@@ -177,23 +181,33 @@ class StudyRunner:
     def _search(self) -> str:
         budget = self.study.budget
         while True:
-            if len(self._trials) >= budget.trials:
+            if self._counted() >= budget.trials:
                 return f"the budget is used up: trials: {budget.trials}"
             if self._trials and self._spent_s() + self._still_s(1) > budget.minutes * 60:
                 return f"the next trial would not fit into the budget of {budget.minutes:g} min"
             candidate = self.search.ask()
             if candidate is None:
                 self._plan(len(self._trials))
-                return "every candidate of the space has been measured"
+                or_not = " or ruled out" if self._ruled_out() else ""
+                return f"every candidate of the space has been measured{or_not}"
             trial = self._run_trial(candidate)
             self.search.tell(candidate, self._outcome(trial))
             if trial.state is TrialState.FAILED and not self.server.alive():
                 self.server.start()  # one that cannot be had again is no later candidate's fault
 
+    def _counted(self) -> int:
+        """Trials that the budget has paid for. Those that were ruled out unmeasured are free, up to
+        as many as the budget has: a search that finds nothing else comes to an end, too."""
+        return len(self._trials) - min(self._ruled_out(), self.study.budget.trials)
+
+    def _ruled_out(self) -> int:
+        return sum(trial.state is TrialState.PRUNED for trial in self._trials)
+
     def _plan(self, candidates: int) -> None:
-        """There are only so many candidates, as it turns out."""
-        self.planned = candidates
-        self._note({PLANNED: candidates})
+        """There are more or fewer candidates to try than was thought, as it turns out."""
+        if candidates != self.planned:
+            self.planned = candidates
+            self._note({PLANNED: candidates})
 
     def _run_trial(self, candidate: Candidate) -> Trial:
         number = max((trial.number for trial in self._trials), default=-1) + 1
@@ -203,10 +217,25 @@ class StudyRunner:
         state, reason = self._measure_trial(number, candidate)
         self.store.end_trial(self.study_id, number, state, reason)
         trial = next(t for t in self.store.trials(self.study_id) if t.number == number)
-        self._measured_s.append(self.clock.monotonic() - began)
+        if state is not TrialState.PRUNED:
+            self._measured_s.append(self.clock.monotonic() - began)
         self._add(trial)
         self._say("trial", str(state), trial=number + 1, candidate=candidate, finished=trial)
+        self._tell_unknown(trial)
         return trial
+
+    def _tell_unknown(self, trial: Trial) -> None:
+        """Of the first trial that was measured: which objectives cannot be had here."""
+        measured = [each for each in self._trials if each.measurement is not None]
+        if trial.measurement is None or measured != [trial]:
+            return
+        for metric in (objective.metric for objective in self.study.objectives):
+            if trial.measurement.metric(metric) is None:
+                self._warn(
+                    f"the objective {metric} is unknown of trial {trial.number}"
+                    f"{unknown_words(metric, trial.measurement)}: it plays no part unless another"
+                    " trial knows it"
+                )
 
     def _measure_trial(self, number: int, candidate: Candidate) -> tuple[TrialState, str]:
         """The candidate is blamed only for what the server did under it."""
@@ -263,10 +292,17 @@ class StudyRunner:
             unknown = tuple(None for _ in self.study.objectives)
             # A measured one of which nothing can be believed any more was doubted with its study.
             state = TrialState.INVALID if trial.state is TrialState.OK else trial.state
-            return TrialOutcome(state=state, values=unknown, violations=None)
+            return TrialOutcome(
+                state=state, values=unknown, violations=None, infeasible=_infeasible(trial)
+            )
         values = tuple(measurement.metric(objective.metric) for objective in self.study.objectives)
         verdict = judge(measurement, self.study.sla)
-        return TrialOutcome(state=trial.state, values=values, violations=verdict.violations)
+        return TrialOutcome(
+            state=trial.state,
+            values=values,
+            violations=verdict.violations,
+            infeasible=_infeasible(trial),
+        )
 
     # -------------------------------------------------------------------------------- conclude
     def _conclude(self, stopped_because: str) -> Answer:
@@ -341,6 +377,9 @@ class StudyRunner:
     def _add(self, trial: Trial) -> None:
         self._trials.append(trial)
         self._decided = None
+        free = trial.state is TrialState.PRUNED and self._ruled_out() <= self.study.budget.trials
+        if free and (self.holds is None or self.planned < self.holds):
+            self._plan(self.planned + 1)
 
     def _decision(self) -> Decision:
         """On the trials so far; taken anew only when there is another."""
@@ -410,6 +449,10 @@ class StudyRunner:
                 finished=finished,
             )
         )
+
+
+def _infeasible(trial: Trial) -> bool:
+    return trial.state is TrialState.PRUNED or ran_out(trial)
 
 
 def _with_served(

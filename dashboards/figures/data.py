@@ -41,6 +41,12 @@ LABELS: dict[str, str] = {
     "error_rate": "error rate",
     "instances": "instances",
     "accuracy_drop": "accuracy drop",
+    "energy_j_per_1000": "energy per 1,000 answers",
+    "cost_per_1000": "cost per 1,000 answers",
+    "power_w": "power",
+    "sm_active": "SM active",
+    "tensor_active": "tensor cores active",
+    "dram_active": "DRAM active",
 }
 """Metrics in words; one that is missing here goes by its name."""
 

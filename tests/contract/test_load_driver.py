@@ -313,20 +313,21 @@ def test_a_stall_shows_in_the_latencies_of_all_requests_that_were_due_meanwhile(
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind"),
+    ("mode", "kind", "said"),
     [
-        ("503", "http_503"),
-        ("close", "connection"),
-        ("cut", "connection"),
-        ("error200", "bad_answer"),
-        ("short200", "bad_answer"),
+        ("503", "http_503", "busy"),
+        ("close", "connection", ""),
+        ("cut", "connection", ""),
+        ("error200", "bad_answer", "no instance left"),
+        ("short200", "bad_answer", '"model_name": "null"'),
     ],
 )
-def test_failures_are_counted_by_kind(driver, mode, kind):
+def test_failures_are_counted_by_kind_and_the_first_words_of_each_kept(driver, mode, kind, said):
     with null_server("--mode", mode) as server:
         result = driver.run(server.endpoint, plan(), Watch())
     assert result.errors == {kind: 100}
     assert (result.ok, result.error_rate, result.achieved_qps) == (0, 1.0, 0.0)
+    assert said in result.error_texts.get(kind, "")
 
 
 def test_a_server_that_is_not_there_is_a_result(driver):

@@ -138,6 +138,18 @@ def test_a_trial_without_a_measurement_is_learnt_and_not_suggested_again(make, s
     assert len(set(asked)) == 12
 
 
+@pytest.mark.parametrize("state", [TrialState.FAILED, TrialState.PRUNED])
+def test_a_search_goes_on_among_what_memory_rules_out_and_asks_for_none_of_it_again(make, state):
+    search = make()
+    asked = []
+    while len(asked) < 12 and (candidate := search.ask()) is not None:
+        asked.append(candidate)
+        fits = candidate.get("instances", 1) <= 2
+        told = TrialOutcome(state=state, values=(None, None), violations=None, infeasible=True)
+        search.tell(candidate, outcome(candidate) if fits else told)
+    assert len(set(asked)) == 12
+
+
 def test_an_objective_that_is_unknown_does_not_stop_the_search(make):
     search = make()
     for number in range(14):

@@ -149,6 +149,18 @@ def test_failed_invalid_and_pruned_trials_are_shown_as_such(tmp_path):
     assert [t.user_attrs["state"] for t in stored(path).trials] == ["failed", "invalid", "pruned"]
 
 
+def test_what_memory_rules_out_is_shown_as_pruned_and_infeasible(tmp_path):
+    path = tmp_path / "optuna.db"
+    search = make(path)
+    told = TrialOutcome(
+        state=TrialState.FAILED, values=(None, None), violations=None, infeasible=True
+    )
+    search.tell(search.ask(), told)
+    (kept,) = stored(path).trials
+    assert kept.user_attrs["state"] == "failed"
+    assert kept.user_attrs["violation ruled out"] > 0
+
+
 def test_on_resume_the_file_is_filled_again_from_the_stored_trials(tmp_path):
     path = tmp_path / "optuna.db"
     told = grow(make(path), 5)

@@ -22,6 +22,7 @@ def run(*requests: tuple[float, float, float, int], **more) -> RawRun:
         generator_cpu=more.get("cpu", 0.1),
         max_in_flight=1,
         cap_hit=False,
+        texts=more.get("texts", {}),
     )
 
 
@@ -54,6 +55,11 @@ def test_a_failed_request_counts_with_its_time_out():
     assert result.latency.max_ms == result.latency.at(50.0) == 5000
     assert result.service_latency is None
     assert result.error_rate == 1
+
+
+def test_the_first_words_of_each_kind_of_error_are_kept():
+    result = summary(run(texts={500: "CUDA out of memory", Code.CONNECTION: "refused"}))
+    assert result.error_texts == {"http_500": "CUDA out of memory", "connection": "refused"}
 
 
 def test_errors_are_counted_by_kind():

@@ -15,6 +15,7 @@ class Client:
     def __init__(self, delay_s: float = 0.001) -> None:
         self.delay_s = delay_s
         self.bodies: list[int] = []
+        self.texts: dict[int, str] = {}
 
     def infer(self, number: int) -> tuple[int, int]:
         self.bodies.append(number)

@@ -127,3 +127,27 @@ def test_a_range_is_told_as_it_is():
     )
     assert axis.distribution.high == 90
     assert axis.encode(40) == 40
+
+
+def test_optuna_learns_what_memory_rules_out():
+    """Of the same seeds, it asks for more than two instances the less often, the more it was told
+    that none of those can be had."""
+
+    def large(infeasible: bool, seed: int) -> int:
+        search = OptunaSearch(WIDE, baseline=BASELINE, objectives=OBJECTIVES, seed=seed, cores=8)
+        asked = []
+        for _ in range(30):
+            candidate = search.ask()
+            asked.append(candidate)
+            too_large = candidate["instances"] > 2
+            told = TrialOutcome(
+                state=TrialState.PRUNED,
+                values=(None, None),
+                violations=None,
+                infeasible=infeasible,
+            )
+            search.tell(candidate, told if too_large else accelerator(candidate))
+        return sum(candidate["instances"] > 2 for candidate in asked[10:])
+
+    seeds = range(6)
+    assert sum(large(True, seed) for seed in seeds) < sum(large(False, seed) for seed in seeds)

@@ -11,7 +11,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
+from tritonclient.grpc.model_config_pb2 import (
+    ModelConfig,
+    ModelDynamicBatching,
+    ModelInstanceGroup,
+)
 
 from autotune.adapters.triton.config import (
     check_targets,
@@ -351,10 +355,38 @@ def test_a_backend_parameter_that_is_unset_is_taken_out():
         ("instance_group { kind: KIND_GPU count: 2 }", 4, 8),
         ("instance_group { count: 2 } instance_group { count: 1 passive: true }", 0, 3),
         ("platform: 'ensemble' ensemble_scheduling { }", 0, 0),
+        ("instance_group { count: 2 gpus: [ 1 ] }", 4, 2),
+        ("instance_group { count: 2 }", 2, 4),
+        ("instance_group { kind: KIND_MODEL }", 4, 1),
+        ("backend: 'python'", 4, 4),
+        ("backend: 'openvino'", 4, 1),
+        ("backend: 'openvino' instance_group { count: 2 }", 4, 8),
+        (
+            "instance_group { kind: KIND_GPU gpus: [ 0 ] } instance_group { kind: KIND_CPU"
+            " count: 3 }",
+            2,
+            4,
+        ),
     ],
 )
 def test_instances_are_counted_as_triton_makes_them(text: str, gpus: int, expected: int):
     assert instance_count(config_of(text), gpus) == expected
+
+
+def test_the_gpus_of_a_group_are_kept_and_exported():
+    text = "instance_group { kind: KIND_GPU count: 1 gpus: [ 0, 2 ] secondary_devices { } }"
+    changed = with_candidate(config_of(text), Candidate({"instances": 3}))
+    (group,) = parse(render(changed), "exported").instance_group
+    assert (group.count, list(group.gpus), len(group.secondary_devices)) == (3, [0, 2], 1)
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("openvino", "KIND_CPU"), ("python", "KIND_AUTO")])
+def test_instances_of_a_silent_configuration_stay_where_its_backend_puts_them(
+    backend: str, kind: str
+):
+    config = config_of(f"backend: '{backend}'")
+    (group,) = with_candidate(config, Candidate({"instances": 2})).instance_group
+    assert group.kind == ModelInstanceGroup.Kind.Value(kind)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ STARTUP_TRIALS = 8
 ATTEMPTS = 24
 """How often the sampler may suggest what is known or ruled out, before a draw replaces it."""
 HOPELESS = 1e6
-"""The violation of what a prune rule takes out: worse than any measured one."""
+"""The violation of what a prune rule takes out, or memory: worse than any measured one."""
+RULED_OUT = "ruled out"
+"""The name of that constraint."""
 
 STATES = {
     TrialState.OK: OptunaState.COMPLETE,
@@ -37,7 +39,8 @@ STATES = {
     TrialState.INVALID: OptunaState.FAIL,
     TrialState.RUNNING: OptunaState.FAIL,
 }
-"""Failed and invalid trials teach Optuna's TPE nothing; they are only not suggested again."""
+"""Failed and invalid trials teach Optuna's TPE nothing; they are only not suggested again. One that
+is infeasible is told as pruned, and how far from possible it is."""
 
 
 class OptunaSearch:
@@ -106,7 +109,7 @@ class OptunaSearch:
             if history.open(candidate):
                 return candidate
             if history.space.pruned(candidate, history.cores) is not None:
-                trial.set_constraint("cannot pay", HOPELESS)
+                trial.set_constraint(RULED_OUT, HOPELESS)
                 study.tell(trial, state=OptunaState.PRUNED)
         return history.draw(history.rng())
 
@@ -144,7 +147,7 @@ class OptunaSearch:
             own = (outcome.values[place] for place in places)
             values = [w if v is None else v for v, w in zip(own, worst, strict=True)] or [0.0]
         return create_trial(
-            state=STATES[outcome.state],
+            state=OptunaState.PRUNED if outcome.infeasible else STATES[outcome.state],
             values=values,
             params={t: self._axes[t].encode(value) for t, value in settings.items()},
             distributions={t: self._axes[t].distribution for t in settings},
@@ -153,6 +156,8 @@ class OptunaSearch:
 
     def _constraints(self, outcome: TrialOutcome) -> dict[str, float] | None:
         """By name; None for a trial that was not measured. Optuna takes no NaN: unknown is bad."""
+        if outcome.infeasible:
+            return {RULED_OUT: HOPELESS}
         if outcome.violations is None:
             return None
         names = [*self._names, *(f"limit {i}" for i in range(len(outcome.violations)))]

@@ -30,6 +30,14 @@ def affinity(pid: int) -> set[int]:
 
 def cpu_groups(pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Path]:
     """The folders of the process's CPU control groups, innermost first, roots included."""
+    return control_groups(pid, "cpu", proc=proc, cgroups=cgroups)
+
+
+def control_groups(
+    pid: int, controller: str, *, proc: Path = PROC, cgroups: Path = CGROUPS
+) -> list[Path]:
+    """The folders of a process's control groups that a controller may have to do with, innermost
+    first, roots included."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -37,7 +45,7 @@ def cpu_groups(pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> list[
     folders: list[Path] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         root = cgroups / controllers if controllers else cgroups
         inner = root / path.lstrip("/")

@@ -10,6 +10,7 @@ import psutil
 
 from autotune.adapters.telemetry.cores import available_cores
 from autotune.adapters.telemetry.disturbance import Disturbance
+from autotune.adapters.telemetry.room import available_memory_mb
 from autotune.adapters.telemetry.sampling import Source, Unavailable
 from autotune.core.model_interface import Endpoint
 
@@ -62,6 +63,9 @@ class ProcessCpu(Source):
         sizes = [self._memory(process) for process in self._tree()]
         known = [size for size in sizes if size is not None]
         return sum(known) / 1e6 if known else None
+
+    def memory_total_mb(self) -> float | None:
+        return available_memory_mb(self._pids[0])
 
     def disturbance(self) -> Disturbance:
         return Disturbance()

@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 from autotune.adapters.triton import statistics
 from autotune.adapters.triton.config import ModelConfig
 from autotune.core.errors import CandidateFailed, ServerFailed
+from autotune.core.memory import blamed, tells_out_of_memory
 from autotune.core.model_interface import ModelInterface, TensorSpec
 
 T = TypeVar("T")
@@ -152,13 +153,15 @@ def interface(metadata: Any, config: ModelConfig) -> ModelInterface:
     )
 
 
-def candidate_failed(error: ServerFailed, candidate: object) -> CandidateFailed:
-    """What the server said, its Python backend's traces without Python's own lines. A module that
-    is missing there is told with where to name it."""
+def candidate_failed(error: ServerFailed, candidate: object, memory: str = "") -> CandidateFailed:
+    """What the server said, its Python backend's traces without Python's own lines, as memory's
+    fault where that, or ``memory``, says so. A module that is missing there is told with where to
+    name it."""
     said = _without_frames(str(error.value))
     missing = _MISSING.search(said)
+    beside = f" ({memory})" if memory and not tells_out_of_memory(said) else ""
     return CandidateFailed(
-        f"the server cannot load {candidate}: {said}",
+        blamed(f"the server cannot load {candidate}: {said}{beside}", said + memory),
         next_step=""
         if missing is None
         else f"The server's Python has no module {missing[1]}: name its package in the file of"

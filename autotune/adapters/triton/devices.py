@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import pynvml
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from autotune.adapters.telemetry.parts import parts_here
+from autotune.adapters.telemetry.parts import opened, parts_here
 from autotune.core.errors import InputRefused
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -27,8 +29,30 @@ def docker_arguments(devices: Sequence[str], gpus: str | None) -> list[str]:
     return [f"--gpus={gpus}"] if gpus else []
 
 
+def seen(devices: Sequence[str], here: Mapping[str, str]) -> int:
+    """How many GPUs CUDA shows a process that may use these, or where none are named all that are
+    ``here`` (see `names`): of slices a single one, and none beside whole GPUs."""
+    if devices:
+        return len(devices)
+    parts = set(here.values())
+    whole = sum(part.isdigit() for part in parts)
+    return whole or min(len(parts), 1)
+
+
+def handed_on(gpus: str | None, here: Mapping[str, str]) -> int:
+    """How many GPUs a container sees that ``docker run --gpus`` is given this for: at least one
+    where it is given at all, since NVML may not show them here."""
+    if not gpus:
+        return 0
+    told = gpus.strip("'\"")
+    if told.isdigit():
+        return int(told)
+    named = re.search(r"device=([^\s=]+?)(?:,[a-z]+=|$)", told)
+    return len(named[1].split(",")) if named else max(1, seen((), here))
+
+
 def refuse_missing(devices: Sequence[str]) -> None:
-    """InputRefused for a device that this machine does not have."""
+    """InputRefused for a device that this machine does not have, or that is named twice."""
     if not devices:
         return
     here = names()
@@ -40,27 +64,43 @@ def refuse_missing(devices: Sequence[str]) -> None:
                 value=device,
                 next_step=f"it has {', '.join(shown)}" if shown else "NVML sees none here",
             )
+    if len({here[device] for device in devices}) < len(devices):
+        raise InputRefused(
+            "server.devices names a GPU twice, by its index and by its UUID",
+            value=", ".join(devices),
+        )
+
+
+def refuse_out_of_range(config: ModelConfig, gpus: int) -> None:
+    """InputRefused where an instance group names a GPU that a server does not see which sees so
+    many: it counts those that it may use from 0, in their order."""
+    for group in config.instance_group:
+        if group.kind not in (ModelInstanceGroup.KIND_GPU, ModelInstanceGroup.KIND_AUTO):
+            continue
+        missing = sorted(index for index in group.gpus if index >= gpus)
+        if missing:
+            known = f"it sees {gpus}, numbered from 0" if gpus else "it sees none"
+            raise InputRefused(
+                f"an instance group of {config.name} names a GPU that the server does not see:"
+                f" {known} (in the order of server.devices, where that is given)",
+                value=f"gpus: {missing}",
+                next_step="Change the group's gpus in its config.pbtxt, or server.devices.",
+            )
 
 
 def names() -> Mapping[str, str]:
     """Every GPU and MIG slice by its index (of whole GPUs) and its UUID, each to its own name as
     `parts_here` gives it; empty without a driver."""
+    found: dict[str, str] = {}
     try:
-        pynvml.nvmlInit()
+        with opened():
+            for part in parts_here():
+                found[pynvml.nvmlDeviceGetUUID(part.handle)] = part.name
+                if not part.sliced:
+                    found[part.name] = part.name
     except pynvml.NVMLError:
         return {}
-    try:
-        found: dict[str, str] = {}
-        for part in parts_here(pynvml):
-            found[pynvml.nvmlDeviceGetUUID(part.handle)] = part.name
-            if not part.sliced:
-                found[part.name] = part.name
-    except pynvml.NVMLError:
-        return {}
-    else:
-        return found
-    finally:
-        pynvml.nvmlShutdown()
+    return found
 
 
 def _uuids(here: Mapping[str, str]) -> dict[str, str]:

@@ -136,9 +136,7 @@ class DockerLauncher:
 
     kind = "docker"
 
-    def __init__(
-        self, image: str, gpus: str | None = None, devices: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, image: str, gpus: str | None = None, devices: Sequence[str] = ()) -> None:
         self._image = image
         self._gpus = gpus
         self._devices = devices

@@ -19,6 +19,7 @@ from autotune.adapters.triton.control import (
 )
 from autotune.adapters.triton.launchers import Launcher, refuse_reserved
 from autotune.adapters.triton.loading import Loading, applied, loaded_configs
+from autotune.adapters.triton.memory_watch import MemoryWatch
 from autotune.adapters.triton.pipeline import (
     calls,
     configs,
@@ -31,6 +32,7 @@ from autotune.adapters.triton.process import ChildProcess, tail
 from autotune.adapters.triton.repository import ServedModel
 from autotune.core.errors import CandidateFailed, InputRefused, ServerFailed
 from autotune.core.measurement import ServerWindow
+from autotune.core.memory import blamed
 from autotune.core.model_interface import Endpoint, ModelInterface
 from autotune.core.study import ServerSpec
 from autotune.ports import Applied, StatisticsMark
@@ -46,6 +48,8 @@ _WIND_DOWN_S = 10.0
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.05
 _TAKEN = "already in use"
+_KILLED = "SIGKILL"
+"""How the kernel ends a process for want of memory."""
 
 
 class LocalServer:
@@ -66,6 +70,7 @@ class LocalServer:
         self._model = model
         self._launcher = launcher
         self._log = work_dir / "server.log"
+        self._memory = MemoryWatch(self._log)
         self._strict = strict
         self._child: ChildProcess | None = None
         self._control: Control | None = None
@@ -110,6 +115,7 @@ class LocalServer:
     # --------------------------------------------------------------------------------- the model
     def apply(self, candidate: Candidate) -> Applied:
         began = time.monotonic()
+        self._memory.begin()
         wanted: Mapping[str, ModelConfig] = {}
         if not self._strict:
             refuse_reserved(candidate.server_flags)
@@ -118,7 +124,8 @@ class LocalServer:
         try:
             reloaded = self._asked(lambda control: self._load(control, wanted))
         except Refused as error:
-            raise candidate_failed(error, candidate) from error
+            memory = self._memory.found(lost=True)
+            raise candidate_failed(error, candidate, memory) from error
         loaded = self._asked(lambda control: loaded_configs(control, self._model))
         self._instances = instances_of(loaded)
         if processes := processes_of(loaded):
@@ -140,7 +147,8 @@ class LocalServer:
         """ServerFailed also where an instance has died: the server stays, and goes on without."""
         mark = self._asked(lambda control: control.statistics(self._steps))
         if leftovers.dead(self.pids):
-            raise ServerFailed("an instance of the model died", next_step=self._shown_log())
+            died = self._blamed("an instance of the model died", lost=True)
+            raise ServerFailed(died, next_step=self._shown_log())
         return mark
 
     def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
@@ -258,7 +266,8 @@ class LocalServer:
             self._end(lambda child: child.kill())
             failure = CandidateFailed if live else ServerFailed
             state = "is alive, but did not finish" if live else "hangs and was ended"
-            raise failure(f"the server {state}: {error}", next_step=self._shown_log()) from error
+            hung = self._blamed(f"the server {state}: {error}", lost=True)
+            raise failure(hung, next_step=self._shown_log()) from error
         except Unreachable as error:
             raise self._gone() from error
 
@@ -270,10 +279,16 @@ class LocalServer:
         while self._running() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         ending = "does not answer" if self._running() else self._ending()
-        return ServerFailed(f"the server {ending}", next_step=self._shown_log())
+        gone = self._blamed(f"the server {ending}", lost=_KILLED in ending)
+        return ServerFailed(gone, next_step=self._shown_log())
 
     def _ending(self) -> str:
         return self._child.ending() if self._child else "is not running"
+
+    def _blamed(self, what: str, *, lost: bool) -> str:
+        """What happened under this candidate, and whether for want of memory."""
+        told = self._memory.found(lost=lost)
+        return blamed(f"{what} ({told})" if told else what, told)
 
     def _shown_log(self) -> str:
         """The log's last lines for an error's text, without the tables of the server's options."""

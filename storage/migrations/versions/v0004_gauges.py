@@ -1,4 +1,4 @@
-"""What GPUs tell beside utilization; a price."""
+"""What GPUs tell beside utilization; a price; what failed requests were told."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,5 +14,6 @@ def upgrade() -> None:
         sa.Column("memory_total_mb", sa.Double(), nullable=True),
         sa.Column("gauges", sa.JSON(), nullable=False, server_default="{}"),
         sa.Column("price_per_hour", sa.Double(), nullable=True),
+        sa.Column("error_texts", sa.JSON(), nullable=False, server_default="{}"),
     ):
         op.add_column("measurements", column)

@@ -1,0 +1,248 @@
+"""Which GPUs a server may use: named, counted, handed on and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from autotune.adapters.triton import devices
+from autotune.adapters.triton.config import parse
+from autotune.adapters.triton.environment import ServerEnvironment
+from autotune.adapters.triton.launchers import BinaryLauncher, EmbeddedLauncher
+from autotune.adapters.triton.ports import Ports
+from autotune.adapters.triton.repository import ServedModel
+from autotune.bootstrap.models import gpus_of, served_model
+from autotune.bootstrap.session import configuration_in_service
+from autotune.core.errors import InputRefused
+from autotune.core.study import Launch, ModelSource, ServerSpec
+from search_spaces.candidate import Candidate
+from tests.fake_nvml import FakeNvml
+from tests.runner_bench import study
+
+PORTS = Ports(http=1, grpc=2, metrics=3)
+TWO_WHOLE = {"0": "0", "GPU-a": "0", "1": "1", "GPU-b": "1"}
+SLICED = {"MIG-a": "0:0", "MIG-b": "0:1"}
+
+
+# ------------------------------------------------------------------------------- said to CUDA
+def test_pinned_gpus_are_told_to_cuda_in_nvmls_order() -> None:
+    assert devices.variables(["1", "GPU-a"]) == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "1,GPU-a",
+    }
+
+
+def test_without_pins_a_server_inherits_what_there_is() -> None:
+    assert devices.variables([]) == {}
+
+
+def test_docker_reads_a_line_of_csv_so_a_list_is_quoted() -> None:
+    assert devices.docker_arguments(["0", "2"], None) == ['--gpus="device=0,2"']
+    assert devices.docker_arguments([], "all") == ["--gpus=all"]
+    assert devices.docker_arguments([], None) == []
+
+
+def test_the_embedded_server_and_a_binary_are_started_with_the_pinned_gpus(
+    nvml: FakeNvml, tmp_path: Path
+) -> None:
+    nvml.set("gpus=2")
+    binary = tmp_path / "tritonserver"
+    binary.write_text("#!/bin/sh\n")
+    binary.chmod(0o755)
+    launchers = [
+        EmbeddedLauncher(lambda: _environment(tmp_path), ["1"]),
+        BinaryLauncher(binary, ["1"]),
+    ]
+    for launcher in launchers:
+        command = launcher.command(tmp_path, PORTS, {})
+        assert command.variables["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def _environment(folder: Path) -> ServerEnvironment:
+    return ServerEnvironment(root=folder, tritonserver=folder, backends=folder, libraries=folder)
+
+
+# ---------------------------------------------------------------------------------- refused
+def test_gpus_are_known_by_index_and_by_uuid(nvml: FakeNvml) -> None:
+    nvml.set("gpus=2")
+    here = devices.names()
+    assert {name for name in here if name.isdigit()} == {"0", "1"}
+    assert sorted(here.values()) == ["0", "0", "1", "1"]
+
+
+def test_slices_are_known_by_uuid_alone(nvml: FakeNvml) -> None:
+    nvml.set("slices.0=2")
+    here = devices.names()
+    assert sorted(here.values()) == ["0:0", "0:1"]
+    assert not any(name.isdigit() for name in here)
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(nvml: FakeNvml) -> None:
+    nvml.set("gpus=2")
+    with pytest.raises(InputRefused) as refused:
+        devices.refuse_missing(["0", "7"])
+    assert "(got '7')" in str(refused.value)
+    assert "it has 0 (GPU-" in str(refused.value)
+
+
+def test_any_gpu_is_refused_where_there_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "names", dict)
+    with pytest.raises(InputRefused, match="NVML sees none here"):
+        devices.refuse_missing(["0"])
+
+
+def test_a_gpu_that_is_named_by_its_index_and_its_uuid_is_refused(nvml: FakeNvml) -> None:
+    uuid = next(name for name in devices.names() if not name.isdigit())
+    with pytest.raises(InputRefused, match="names a GPU twice"):
+        devices.refuse_missing(["0", uuid])
+
+
+def test_a_study_on_a_gpu_that_is_not_there_is_refused_before_its_model_is_looked_at(
+    nvml: FakeNvml, tmp_path: Path
+) -> None:
+    with pytest.raises(InputRefused, match="does not have"):
+        served_model(
+            study(server={"devices": [3]}), cache_dir=tmp_path, work_dir=tmp_path, say=print
+        )
+
+
+# ---------------------------------------------------------------------------------- counted
+@pytest.mark.parametrize(
+    ("pinned", "here", "count"),
+    [
+        ([], {}, 0),
+        ([], TWO_WHOLE, 2),
+        (["GPU-b"], TWO_WHOLE, 1),
+        (["0", "1"], TWO_WHOLE, 2),
+        ([], SLICED, 1),
+        (["MIG-b"], SLICED, 1),
+        ([], {**SLICED, "1": "1", "GPU-b": "1"}, 1),
+    ],
+)
+def test_a_process_sees_what_it_is_given_or_all_and_of_slices_one(
+    pinned: list[str], here: Mapping[str, str], count: int
+) -> None:
+    assert devices.seen(pinned, here) == count
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count"),
+    [
+        (None, 0),
+        ("all", 2),
+        ("3", 3),
+        ("device=0", 1),
+        ('"device=0,1"', 2),
+        ("'device=0,1,capabilities=utility'", 2),
+        ("all,capabilities=compute", 2),
+    ],
+)
+def test_a_container_sees_as_many_gpus_as_docker_is_told(gpus: str | None, count: int) -> None:
+    assert devices.handed_on(gpus, TWO_WHOLE) == count
+
+
+def test_a_container_that_is_given_gpus_has_one_at_least() -> None:
+    assert devices.handed_on("all", {}) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        (ServerSpec(), 2),
+        (ServerSpec(devices=("1",)), 1),
+        (ServerSpec(launch=Launch.BINARY), 2),
+        (ServerSpec(launch=Launch.DOCKER, image="i"), 0),
+        (ServerSpec(launch=Launch.DOCKER, image="i", gpus="all"), 2),
+        (ServerSpec(launch=Launch.DOCKER, image="i", devices=("0",)), 1),
+        (ServerSpec(launch=Launch.REMOTE), 0),
+    ],
+)
+def test_the_gpus_that_a_server_sees_depend_on_how_it_is_launched(
+    nvml: FakeNvml, spec: ServerSpec, count: int
+) -> None:
+    nvml.set("gpus=2")
+    assert gpus_of(spec) == count
+
+
+# --------------------------------------------------------------------------- instance groups
+GROUP = "name: 'm' instance_group {{ {} }}"
+
+
+@pytest.mark.parametrize(
+    ("group", "gpus"),
+    [
+        ("kind: KIND_GPU gpus: [ 0, 1 ]", 2),
+        ("gpus: [ 1 ]", 2),
+        ("kind: KIND_GPU", 0),
+        ("kind: KIND_CPU", 0),
+        ("count: 2", 0),
+    ],
+)
+def test_groups_that_name_gpus_within_range_or_none_pass(group: str, gpus: int) -> None:
+    devices.refuse_out_of_range(parse(GROUP.format(group), "t"), gpus)
+
+
+@pytest.mark.parametrize(
+    ("group", "gpus", "told"),
+    [
+        ("kind: KIND_GPU gpus: [ 0, 2 ]", 2, "it sees 2, numbered from 0"),
+        ("gpus: [ 1 ]", 1, "it sees 1, numbered from 0"),
+        ("kind: KIND_GPU gpus: [ 0 ]", 0, "it sees none"),
+    ],
+)
+def test_a_group_that_names_a_gpu_which_the_server_does_not_see_is_refused(
+    group: str, gpus: int, told: str
+) -> None:
+    with pytest.raises(InputRefused, match=told):
+        devices.refuse_out_of_range(parse(GROUP.format(group), "t"), gpus)
+
+
+def test_a_study_pinned_to_one_gpu_is_refused_a_group_on_the_second(
+    nvml: FakeNvml, tmp_path: Path
+) -> None:
+    nvml.set("gpus=2")
+    model = tmp_path / "models" / "m"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text("")
+    (model / "config.pbtxt").write_text(
+        'backend: "python" max_batch_size: 1'
+        ' input { name: "x" data_type: TYPE_FP32 dims: 4 }'
+        ' output { name: "y" data_type: TYPE_FP32 dims: 4 }'
+        " instance_group { kind: KIND_GPU gpus: 1 }"
+    )
+    source = {"repository": str(tmp_path / "models"), "name": "m"}
+    whole = study(model=source)
+    pinned = study(model=source, server={"devices": [1]})
+    assert isinstance(whole.model, ModelSource)
+    where = {"cache_dir": tmp_path, "work_dir": tmp_path / "work", "say": print}
+    assert served_model(whole, **where).name == "m"
+    with pytest.raises(InputRefused, match=r"gpus: \[1\]"):
+        served_model(pinned, **where)
+
+
+@pytest.mark.parametrize(
+    ("config", "instances"),
+    [
+        ("backend: 'python'", 1),
+        ("backend: 'onnxruntime'", 1),
+        ("backend: 'onnxruntime' instance_group { kind: KIND_CPU }", 2),
+        ("backend: 'onnxruntime' instance_group { kind: KIND_GPU gpus: [ 0 ] count: 3 }", 3),
+    ],
+)
+def test_what_is_in_service_on_a_gpu_host_is_the_count_on_each_of_its_gpus(
+    nvml: FakeNvml, config: str, instances: int
+) -> None:
+    nvml.set("gpus=2")
+    model = ServedModel(
+        name="m",
+        repository=Path("r"),
+        config=parse(f"name: 'm' max_batch_size: 4 {config}", "t"),
+        digest="d",
+        source=Path("r/m"),
+    )
+    asked = study(
+        server={"launch": "binary", "binary": "tritonserver"}, space={"instances": [1, 2, 3]}
+    )
+    assert configuration_in_service(asked, model) == Candidate({"instances": instances})
