@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import autotune
-from autotune.adapters import machine
+from autotune.adapters.triton import devices
 from autotune.adapters.triton.environment import fetch_from_package
 from autotune.adapters.triton.files import with_files
 from autotune.adapters.triton.native import has_onnxruntime, native_form
@@ -35,7 +35,19 @@ def demo_study() -> Path:
 def served_model(
     study: Study, *, cache_dir: Path, work_dir: Path, say: Callable[[str], None]
 ) -> ServedModel:
-    """The study's model as its server will find it, fetched or generated below ``work_dir``."""
+    """The study's model as its server will find it, fetched or generated below ``work_dir``.
+    InputRefused where it, or ``server.devices``, wants a GPU that is not there."""
+    devices.refuse_missing(study.server.devices)
+    model = _served(study, cache_dir=cache_dir, work_dir=work_dir, say=say)
+    if study.server.launch is not Launch.REMOTE:
+        for each in (*model.composing.values(), model):
+            devices.refuse_out_of_range(each.config, gpus_of(study.server))
+    return model
+
+
+def _served(
+    study: Study, *, cache_dir: Path, work_dir: Path, say: Callable[[str], None]
+) -> ServedModel:
     source = study.model
     if study.server.launch is Launch.REMOTE:
         return remote_model(study.server, source.name, work_dir)
@@ -53,14 +65,12 @@ def served_model(
 
 def gpus_of(server: ServerSpec) -> int:
     """GPUs that the server will see: they decide how many instances a silent configuration has, and
-    what executes them."""
+    what executes them. 0 where that cannot be told, of a remote one."""
     if server.launch is Launch.REMOTE:
         return 0
-    if server.devices:
-        return len(server.devices)
-    if server.launch is Launch.DOCKER:
-        return 1 if server.gpus else 0
-    return machine.gpus()
+    if server.launch is Launch.DOCKER and not server.devices:
+        return devices.handed_on(server.gpus, devices.names())
+    return devices.seen(server.devices, devices.names())
 
 
 def exported_natively(model: ServedModel, work_dir: Path) -> ServedModel:

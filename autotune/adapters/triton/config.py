@@ -22,7 +22,9 @@ What each target of a search space means in a ``config.pbtxt`` (checked against 
     ``instance_group.count``. With several groups it is the largest group's count, and the others
     follow in proportion (rounded, at least 1), so that the user's own split is kept; passive
     groups, which take no requests, are left alone. Kind, GPUs, host policy, profile and rate
-    limiter of each group stay the user's.
+    limiter of each group stay the user's: of a group on GPUs, Triton makes that many instances on
+    each of them. Without a group of its own a model runs on every GPU that the server sees, or on
+    the CPU where there is none or the backend prefers it.
 ``parameters.<key>``
     ``parameters[key].string_value``; None takes the key out. Triton's ONNX Runtime
     backend calls threads ``intra_op_thread_count`` and ``inter_op_thread_count``; the names of
@@ -84,6 +86,9 @@ _BATCHER_BY_DEFAULT = ("onnxruntime", "tensorflow", "tensorrt")
 def parse(text: str, origin: str) -> ModelConfig:
     """Read protobuf text; ``origin`` names the file in errors.
 
+_CPU_BY_DEFAULT = ("openvino",)
+"""Backends that ask for the CPU where a configuration has no group (openvino_backend's
+``TRITONBACKEND_GetBackendAttribute``; the Python backend's asks for a GPU where there is one)."""
     InputRefused with file, line and column for anything that this schema does not know: a field of
     a newer Triton is refused rather than lost on the way out.
     """
@@ -138,7 +143,7 @@ def _present(config: ModelConfig, target: str, wanted: set[str], gpus: int) -> V
     if target.startswith(BACKEND_PREFIX):
         return _parameter(config, target.removeprefix(BACKEND_PREFIX))
     if target == INSTANCES:
-        groups = _active_groups(config) or [ModelInstanceGroup()]
+        groups = _active_groups(config) or [_silent_group(config)]
         return max(_group_count(config, group, gpus) for group in groups)
     if target == PREFERRED_BATCH_SIZES:
         return _preferred(config) or None
@@ -269,7 +274,7 @@ def _take_batcher_out(config: ModelConfig, candidate: Candidate) -> None:
 
 def _set_instances(config: ModelConfig, count: int) -> None:
     if not config.instance_group:
-        config.instance_group.add(count=count)
+        config.instance_group.add(count=count, kind=_silent_group(config).kind)
         return
     groups = _active_groups(config)
     counts = [_group_count(config, group, 0) for group in groups]
@@ -438,7 +443,7 @@ def instance_count(config: ModelConfig, gpus: int = 0) -> int:
     """
     if config.HasField("ensemble_scheduling"):
         return 0
-    groups = config.instance_group or [ModelInstanceGroup()]
+    groups = config.instance_group or [_silent_group(config)]
     return sum(_group_count(config, group, gpus) * _devices(group, gpus) for group in groups)
 
 
@@ -461,6 +466,14 @@ def _devices(group: ModelInstanceGroup, gpus: int) -> int:
 
 def _group_count(config: ModelConfig, group: ModelInstanceGroup, gpus: int) -> int:
     """A group's count; where it gives none, Triton's default (``SetDefaultInstanceCount``: 2 for
+def _silent_group(config: ModelConfig) -> ModelInstanceGroup:
+    """The group of a configuration that has none."""
+    on_cpu = _is_backend(config, *_CPU_BY_DEFAULT)
+    return ModelInstanceGroup(
+        kind=ModelInstanceGroup.KIND_CPU if on_cpu else ModelInstanceGroup.KIND_AUTO
+    )
+
+
     the ONNX Runtime and TensorFlow backends on a CPU, else 1).
     """
     if group.count > 0:

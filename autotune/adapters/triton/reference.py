@@ -26,6 +26,7 @@ from autotune.adapters.triton.onnx_graph import open_session
 from autotune.adapters.triton.repository import ServedModel
 from autotune.adapters.triton.reshapes import from_model, to_model
 from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
+from autotune.core.memory import blamed
 from autotune.core.model_interface import (
     NUMPY_DTYPES,
     Endpoint,
@@ -91,8 +92,9 @@ class HttpInfer:
     def _refused(self, error: InferenceServerException) -> ServerFailed:
         if "timed out" in str(error) or "Timeout" in str(error):
             return ServerFailed(f"the server does not answer within {self.timeout_s:g} s: {error}")
+        said = str(error.message())
         return CandidateFailed(
-            f"the server answers an error to a valid request: {error.message()}",
+            blamed(f"the server answers an error to a valid request: {said}", said),
             next_step="The server's own log says more.",
         )
 
