@@ -1,6 +1,6 @@
 """What telemetry adds to a server's p95: the same load with it and without it.
 
-    python -m tests.benchmarks.telemetry_overhead [--pairs 6] [--seconds 8] [--qps 200]
+    python -m tests.benchmarks.telemetry_overhead [--pairs 8] [--seconds 8] [--qps 150]
 
 On the embedded Triton with an emulated accelerator, A B B A: no telemetry (A), and as a study has
 it (B), by the server's processes and by NVML. NVML's part is the fake library of the tests, so that
@@ -136,9 +136,9 @@ def fake_gpu(server: Server, folder: Path) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--qps", type=float, default=200.0)
+    parser.add_argument("--qps", type=float, default=150.0)
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
