@@ -6,7 +6,9 @@ from pathlib import Path
 
 from autotune.adapters.triton.export import RepositoryExporter
 from autotune.adapters.triton.repository import ServedModel, from_repository
+from autotune.adapters.triton.runners import EmbeddedHost
 from autotune.adapters.triton.servers import Servers
+from autotune.bootstrap.models import gpus_of
 from autotune.core.study import Launch, Study
 from autotune.ports import Server
 
@@ -20,4 +22,5 @@ def exporter(study: Study, model: ServedModel, servers: Servers, work: Path) -> 
             return servers.tuned(study.server, model)
         return servers.strict(study.server, from_repository(repository, name, work / "strict"))
 
-    return RepositoryExporter(model, strict, workdir=work / "strict")
+    host = EmbeddedHost(gpus=gpus_of(study.server), python=lambda: servers.python(study.server))
+    return RepositoryExporter(model, strict, workdir=work / "strict", host=host)

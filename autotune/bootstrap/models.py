@@ -18,6 +18,8 @@ from autotune.adapters.triton.repository import (
     from_onnx,
     from_repository,
 )
+from autotune.adapters.triton.runners import EmbeddedHost
+from autotune.adapters.triton.server_python import ServerPython
 from autotune.core.errors import InputRefused
 from autotune.core.study import Launch, ServerSpec, Study
 
@@ -33,12 +35,21 @@ def demo_study() -> Path:
 
 
 def served_model(
-    study: Study, *, cache_dir: Path, work_dir: Path, say: Callable[[str], None]
+    study: Study,
+    *,
+    cache_dir: Path,
+    work_dir: Path,
+    say: Callable[[str], None],
+    python: Callable[[], ServerPython] | None = None,
 ) -> ServedModel:
     """The study's model as its server will find it, fetched or generated below ``work_dir``.
-    InputRefused where it, or ``server.devices``, wants a GPU that is not there."""
+    ``python``, of a model that is to be served: as `EmbeddedHost` says. InputRefused where the
+    model, or ``server.devices``, wants a GPU that is not there."""
     devices.refuse_missing(study.server.devices)
     model = _served(study, cache_dir=cache_dir, work_dir=work_dir, say=say)
+    if _embedded(study):
+        host = EmbeddedHost(gpus=gpus_of(study.server), python=python, say=say)
+        model = adapt_for_embedded(model, work_dir, host=host)
     if study.server.launch is not Launch.REMOTE:
         for each in (*model.composing.values(), model):
             devices.refuse_out_of_range(each.config, gpus_of(study.server))
@@ -59,8 +70,7 @@ def _served(
     if source.onnx is not None:
         return _from_onnx(study, source.onnx, work_dir)
     repository = with_files(source, work_dir, cache_dir, say)
-    model = from_repository(repository, source.name, work_dir)
-    return adapt_for_embedded(model, work_dir) if _embedded(study) else model
+    return from_repository(repository, source.name, work_dir)
 
 
 def gpus_of(server: ServerSpec) -> int:

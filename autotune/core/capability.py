@@ -15,7 +15,8 @@ Sources, in NVIDIA's and Microsoft's documentation:
   provider has none (issue 26029), takes TensorRT 11 from ONNX Runtime 1.27 on and then reads types
   from the graph; before, it has switches for fp16, bf16 and int8.
 - Triton's backends, READMEs: onnxruntime's ``execution_accelerators`` reach those switches
-  (``precision_mode``, ``use_tf32``); pytorch's parameters have none for TF32.
+  (``precision_mode``, ``use_tf32``); pytorch's parameters have none for TF32. autotune's own
+  runners, which stand in for both on the embedded server, have one each.
 """
 
 from __future__ import annotations
@@ -49,20 +50,21 @@ _TENSORRT_ENGINES = {Engine.ONNXRUNTIME_TENSORRT, Engine.TENSORRT}
 
 BACKENDS: dict[Engine, frozenset[str]] = {
     Engine.ONNXRUNTIME: frozenset({"onnxruntime", "python"}),
-    Engine.ONNXRUNTIME_CUDA: frozenset({"onnxruntime"}),
+    Engine.ONNXRUNTIME_CUDA: frozenset({"onnxruntime", "python"}),
     Engine.ONNXRUNTIME_TENSORRT: frozenset({"onnxruntime"}),
     Engine.TENSORRT: frozenset({"tensorrt"}),
-    Engine.PYTORCH: frozenset({"pytorch"}),
+    Engine.PYTORCH: frozenset({"pytorch", "python"}),
 }
-"""Triton's backends that can serve an engine: any one of them. ``python``: autotune's runner."""
+"""Triton's backends that can serve an engine: any one of them. ``python``: autotune's runners."""
 
 PROVIDERS: dict[Engine, str] = {
     Engine.ONNXRUNTIME_CUDA: "CUDAExecutionProvider",
     Engine.ONNXRUNTIME_TENSORRT: "TensorrtExecutionProvider",
 }
 
+_OF_A_GPU = "TF32 is a mode of a GPU's Tensor Cores"
 _NEVER: dict[Variant, str] = {
-    Variant(Engine.ONNXRUNTIME, Precision.TF32): "TF32 is a mode of a GPU's Tensor Cores",
+    Variant(Engine.ONNXRUNTIME, Precision.TF32): _OF_A_GPU,
     Variant(Engine.ONNXRUNTIME, Precision.BF16): (
         "ONNX Runtime has no bf16 arithmetic on a CPU: its accuracy can be simulated, not served"
     ),
@@ -75,10 +77,6 @@ _NEVER: dict[Variant, str] = {
     Variant(Engine.ONNXRUNTIME_CUDA, Precision.FP8): (
         "ONNX Runtime's CUDA provider does not compute a quantized graph in fp8: take tensorrt"
     ),
-    Variant(Engine.PYTORCH, Precision.TF32): (
-        "Triton's pytorch backend has no switch for TF32: tune pytorch-fp32, on a server that was"
-        " started with TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 in its environment"
-    ),
     Variant(Engine.PYTORCH, Precision.INT8): (
         "PyTorch quantizes a model from its Python source, which a served file no longer holds:"
         " export it to ONNX"
@@ -90,14 +88,22 @@ _NEVER: dict[Variant, str] = {
 }
 """What runs on no hardware, and why."""
 
+PYTORCH_TF32 = Variant(Engine.PYTORCH, Precision.TF32)
+NO_TORCH_TF32 = (
+    "Triton's pytorch backend has no switch for TF32: tune it on the embedded server, whose runner"
+    " has; or pytorch-fp32, on a server that was started with TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 in"
+    " its environment"
+)
 _TORCH_FP32 = Variant(Engine.PYTORCH, Precision.FP32)
 _TORCH_CONVOLUTIONS = (
-    "convolutions compute in TF32 unless NVIDIA_TF32_OVERRIDE=0 is in the server's environment"
+    "Triton's pytorch backend computes convolutions in TF32 unless NVIDIA_TF32_OVERRIDE=0 is in its"
+    " environment; the embedded server's runner does not"
 )
 _NOTES: dict[Variant, str] = {
     Variant(Engine.ONNXRUNTIME, Precision.FP16): (
         "half the file, no speed: ONNX Runtime computes it in fp32 on a CPU"
     ),
+    PYTORCH_TF32: "by the embedded server alone: Triton's pytorch backend has no switch for it",
     Variant(Engine.ONNXRUNTIME_CUDA, Precision.BF16): (
         "not every operator has a bf16 kernel; a model with one that has none does not load"
     ),
@@ -153,7 +159,7 @@ def capability(variant: Variant, hardware: Hardware) -> Capability:
     reason = impossible(variant, hardware)
     if reason is not None:
         return Capability(variant=variant, answer=Answer.NO, note=reason)
-    answer = Answer.YES if variant.engine is Engine.ONNXRUNTIME else Answer.UNTRIED
+    answer = Answer.YES if _on_cpu(variant, hardware) else Answer.UNTRIED
     return Capability(variant=variant, answer=answer, note=_note(variant, hardware))
 
 
@@ -189,6 +195,15 @@ def _no_provider(variant: Variant, hardware: Hardware) -> str:
     if needed is None or hardware.providers is None or needed in hardware.providers:
         return ""
     return f"the server's ONNX Runtime has no {needed}"
+
+
+def _torch_tf32(variant: Variant, hardware: Hardware) -> str:
+    if variant != PYTORCH_TF32:
+        return ""
+    if hardware.compute_capability is None:
+        return _OF_A_GPU
+    by_runner = hardware.backends is None or "python" in hardware.backends
+    return "" if by_runner else NO_TORCH_TF32
 
 
 def _no_torch(variant: Variant, hardware: Hardware) -> str:
@@ -237,14 +252,18 @@ def _no_switch_of_the_provider(variant: Variant, hardware: Hardware) -> str:
 
 
 def _old_gpu_for_precision(variant: Variant, hardware: Hardware) -> str:
-    on_cpu = variant.engine is Engine.ONNXRUNTIME or hardware.compute_capability is None
-    if on_cpu or _has(variant.precision, hardware):
+    if _on_cpu(variant, hardware) or _has(variant.precision, hardware):
         return ""
     least = MIN_COMPUTE_CAPABILITY[variant.precision]
     return (
         f"{variant.precision} needs a GPU of compute capability {_dotted(least)},"
         f" {_this_gpu(hardware)}"
     )
+
+
+def _on_cpu(variant: Variant, hardware: Hardware) -> bool:
+    """Whether it computes there, where all that can has been tried."""
+    return variant.engine is Engine.ONNXRUNTIME or hardware.compute_capability is None
 
 
 def _has(precision: Precision, hardware: Hardware) -> bool:
@@ -258,6 +277,7 @@ _RULES: tuple[Callable[[Variant, Hardware], str], ...] = (
     _no_backend,
     _no_provider,
     _never,
+    _torch_tf32,
     _no_torch,
     _no_tensorrt,
     _old_gpu_for_tensorrt,

@@ -410,3 +410,61 @@ def test_an_installed_triton_is_known_by_its_backends(tmp_path: Path) -> None:
     (tmp_path / "backends" / "onnxruntime").mkdir(parents=True)
     assert has_onnxruntime(binary, None)
     assert not has_onnxruntime(binary, str(tmp_path / "elsewhere"))
+
+
+# --------------------------------------------------------------------- a GPU through the runner
+def test_the_onnx_runner_is_told_its_provider_and_tf32(tmp_path: Path) -> None:
+    names = ("onnxruntime-cuda-fp32", "onnxruntime-cuda-tf32", "onnxruntime-int8")
+    model = placed(runner(tmp_path), tmp_path, *names)
+
+    def said(variant: str) -> tuple[str, dict[str, str]]:
+        config = configs(model, Candidate({"variant": variant}))["m"]
+        kinds = type(config.instance_group[0]).Kind
+        told = {key: each.string_value for key, each in config.parameters.items()}
+        return kinds.Name(config.instance_group[0].kind), told
+
+    threads = {"intra_op_threads": "1"}
+    cuda = {**threads, "execution_provider": "CUDAExecutionProvider"}
+    for name, tf32 in (("onnxruntime-cuda-fp32", "0"), ("onnxruntime-cuda-tf32", "1")):
+        file = {"model_file": f"{name}.onnx", "use_tf32": tf32}
+        assert said(name) == ("KIND_GPU", {**cuda, **file})
+    assert said("onnxruntime-int8") == (
+        "KIND_CPU",
+        {**threads, "model_file": "onnxruntime-int8.onnx"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "parameters", "variant"),
+    [
+        ("kind: KIND_GPU", {"use_tf32": "1"}, "onnxruntime-cuda-tf32"),
+        ("kind: KIND_GPU", {}, "onnxruntime-cuda-fp32"),
+        (
+            "kind: KIND_GPU",
+            {"execution_provider": "CPUExecutionProvider"},
+            "onnxruntime-fp32",
+        ),
+        ("kind: KIND_CPU", {"use_tf32": "1"}, "onnxruntime-fp32"),
+    ],
+)
+def test_the_variant_that_a_runner_has_in_service_is_told_by_kind_and_parameters(
+    tmp_path: Path, group: str, parameters: dict[str, str], variant: str
+) -> None:
+    model = runner(tmp_path)
+    model.config.ClearField("instance_group")
+    model.config.MergeFrom(parse(f"instance_group {{ {group} }}", "test"))
+    for key, value in parameters.items():
+        model.config.parameters[key].string_value = value
+    assert variant_in_service(model, hardware=Hardware(compute_capability=(9, 0))) == variant
+
+
+def test_the_native_form_of_a_runner_on_a_gpu_says_tf32_where_its_backend_reads_it(
+    tmp_path: Path,
+) -> None:
+    model = runner(tmp_path)
+    model.config.parameters["execution_provider"].string_value = "CUDAExecutionProvider"
+    model.config.parameters["use_tf32"].string_value = "0"
+    config = native_form(model, tmp_path / "native", on_gpu=True).config
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert (accelerator.name, dict(accelerator.parameters)) == ("cuda", {"use_tf32": "0"})
+    assert not {"execution_provider", "use_tf32"} & set(config.parameters)

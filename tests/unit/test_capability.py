@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,22 @@ def test_fp8_by_the_tensorrt_provider_needs_tensorrt_11() -> None:
 def test_pytorch_runs_floats_on_a_cpu_and_no_quantized_model_anywhere() -> None:
     floats = {Precision.FP32, Precision.FP16, Precision.BF16}
     assert runs(Hardware(torch=(2, 15, 0)), Engine.PYTORCH) == floats
-    assert runs(HOPPER, Engine.PYTORCH) == floats
+    assert runs(HOPPER, Engine.PYTORCH) == {*floats, Precision.TF32}
+
+
+def test_pytorch_has_been_tried_on_a_cpu() -> None:
+    answers = {here: capability(Variant.parse("pytorch-fp32"), here).answer for here in (CPU, ADA)}
+    assert answers == {CPU: Answer.NO, ADA: Answer.UNTRIED}
+    with_torch = Hardware(torch=(2, 15, 0))
+    assert capability(Variant.parse("pytorch-fp32"), with_torch).answer is Answer.YES
+
+
+def test_pytorch_in_tf32_is_the_embedded_servers_alone() -> None:
+    variant = Variant.parse("pytorch-tf32")
+    embedded, other = (gpu(9, 0, backends=frozenset({name})) for name in ("python", "pytorch"))
+    assert impossible(variant, embedded) is None
+    assert "the embedded server" in str(impossible(variant, other))
+    assert "the embedded server alone" in capability(variant, HOPPER).note
 
 
 def test_pytorchs_convolutions_in_tf32_are_said_where_the_gpu_has_it() -> None:
@@ -134,10 +150,13 @@ def test_pytorchs_convolutions_in_tf32_are_said_where_the_gpu_has_it() -> None:
 
 
 def test_a_server_without_the_backend_rules_its_engines_out() -> None:
-    embedded = gpu(9, 0, backends=frozenset({"python"}))
+    embedded = gpu(9, 0, backends=frozenset({"python"}), providers=frozenset())
     assert {each.variant.engine for each in table(embedded) if each.answer is not Answer.NO} == {
-        Engine.ONNXRUNTIME
+        Engine.ONNXRUNTIME,
+        Engine.PYTORCH,
     }
+    able = replace(embedded, providers=frozenset({"CUDAExecutionProvider"}))
+    assert runs(able, Engine.ONNXRUNTIME_CUDA)
 
 
 def test_a_provider_that_the_server_lacks_rules_its_engine_out() -> None:
@@ -187,34 +206,6 @@ def test_the_documented_table_is_the_codes() -> None:
     for engine in Engine:
         cells = [cell(Variant(engine, precision)) for precision in Precision]
         assert f"| {engine} | {' | '.join(cells)} |" in documented
-
-
-class TwoGpus:
-    """Like pynvml, with an older GPU beside a newer one."""
-
-    NVMLError = RuntimeError
-
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetCudaComputeCapability(self, index: int) -> tuple[int, int]:
-        return ((9, 0), (8, 0))[index]
-
-    def nvmlDeviceGetName(self, index: int) -> str:
-        return ("H200", "A100")[index]
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.159.04"
-
-
-def test_of_several_gpus_the_least_capable_decides() -> None:
-    here = hardware.seen(library=TwoGpus())
-    assert (here.compute_capability, here.gpu, here.driver) == ((8, 0), "A100", "580.159.04")
 
 
 def test_a_version_is_read_without_its_local_part() -> None:

@@ -11,7 +11,7 @@ alone, under the name that its backend looks for. What each engine is in a ``con
     The same with KIND_GPU. TF32 is on by default in ONNX Runtime's CUDA provider; Triton hands on
     whatever options stand under the accelerator named "cuda" (onnxruntime_backend,
     ``src/onnxruntime.cc``, ``ModelState::LoadModel``), so ``fp32`` says ``use_tf32: "0"`` there,
-    and ``tf32`` says "1".
+    and ``tf32`` says "1". The runner has parameters for it: ``execution_provider``, ``use_tf32``.
 ``onnxruntime-tensorrt``
     KIND_GPU with the accelerator "tensorrt" and its ``precision_mode``, one of FP32, FP16, INT8
     and, in newer releases, BF16 (same place). It has no word for TF32: TensorRT computes FP32 in
@@ -19,7 +19,9 @@ alone, under the name that its backend looks for. What each engine is in a ``con
 ``tensorrt``
     ``platform: "tensorrt_plan"`` with KIND_GPU.
 ``pytorch``
-    ``platform: "pytorch_libtorch"``; kind and devices of the instances stay as they are.
+    ``platform: "pytorch_libtorch"``; kind and devices of the instances stay as they are. Where
+    autotune's own runner stands in for that backend, the file is the runner's parameter
+    ``model_file``. ``tf32`` is its parameter as well, which the backend does not have.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from typing import TYPE_CHECKING
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from autotune.adapters.triton.config import instance_count
+from autotune.adapters.triton.config import instance_count, parameter
 from autotune.adapters.triton.precision import precision_of
-from autotune.core.capability import MIN_COMPUTE_CAPABILITY, Hardware
+from autotune.adapters.triton.runners import CUDA_ACCELERATOR, TF32, USE_TF32, cuda_says
+from autotune.core.capability import MIN_COMPUTE_CAPABILITY, PROVIDERS, Hardware
 from autotune.core.errors import CandidateFailed
 from autotune.core.variants import Engine, Precision, Variant
 
@@ -40,7 +43,7 @@ if TYPE_CHECKING:  # a served model holds artefacts
     from autotune.adapters.triton.repository import ServedModel
 
 MODEL_FILE = "model_file"
-"""The runner's parameter that names its ONNX file."""
+"""The runners' parameter that names the file that they serve."""
 EXECUTION_PROVIDER = "execution_provider"
 ONNX_FILE = "model.onnx"
 EXPORTED_FILES = {
@@ -60,8 +63,7 @@ _PLATFORMS = {
     Engine.PYTORCH: ("pytorch_libtorch", "pytorch"),
 }
 _ON_GPU = (Engine.ONNXRUNTIME_CUDA, Engine.ONNXRUNTIME_TENSORRT, Engine.TENSORRT)
-_CUDA, _TENSORRT = "cuda", "tensorrt"
-_TF32 = "use_tf32"
+_TENSORRT = "tensorrt"
 _PRECISION_MODE = "precision_mode"
 _PRECISION_MODES = {
     Precision.FP32: "FP32",
@@ -116,20 +118,34 @@ def variant_in_service(
     if engine is None or precision is None:
         return None
     if precision is Precision.FP32:
-        precision = _computed_in(engine, model.config, hardware or Hardware())
+        precision = _computed_in(engine, model, hardware or Hardware())
     return str(Variant(engine, precision))
 
 
-def _computed_in(engine: Engine, config: ModelConfig, hardware: Hardware) -> Precision:
+def in_tf32(model: ServedModel) -> bool:
+    """Whether one of our runners may compute the model as it stands in TF32."""
+    config = model.config
+    if not model.runner or not _uses_gpu(config, 0):
+        return False
+    return parameter(config, USE_TF32) == "1" or parameter(config, TF32) == "true"
+
+
+def engines_of_runner(model: ServedModel) -> tuple[Engine, ...]:
+    """What the runner that serves the model can serve it by."""
+    return (Engine.PYTORCH,) if model.torch else (Engine.ONNXRUNTIME, Engine.ONNXRUNTIME_CUDA)
+
+
+def _computed_in(engine: Engine, model: ServedModel, hardware: Hardware) -> Precision:
     """What an engine makes of weights in fp32."""
-    if engine is Engine.ONNXRUNTIME:
+    config = model.config
+    if engine is Engine.ONNXRUNTIME or (model.runner and not in_tf32(model)):
         return Precision.FP32
     if engine is Engine.ONNXRUNTIME_TENSORRT:
         mode = _accelerator_says(config, _TENSORRT, _PRECISION_MODE) or "FP32"
         low = {said: precision for precision, said in _PRECISION_MODES.items() if said != "FP32"}
         if mode.upper() in low:
             return low[mode.upper()]
-    elif _accelerator_says(config, _CUDA, _TF32) == "0":
+    elif cuda_says(config, USE_TF32) == "0":
         return Precision.FP32
     gpu = hardware.compute_capability
     old = gpu is not None and gpu < MIN_COMPUTE_CAPABILITY[Precision.TF32]
@@ -149,12 +165,9 @@ def _artefact(model: ServedModel, variant: str) -> Artefact:
 def _engine(model: ServedModel, gpus: int) -> Engine | None:
     config = model.config
     if model.runner:
-        provider = (
-            config.parameters[EXECUTION_PROVIDER].string_value
-            if (EXECUTION_PROVIDER in config.parameters)
-            else ""
-        )
-        return Engine.ONNXRUNTIME_CUDA if provider.startswith("CUDA") else Engine.ONNXRUNTIME
+        said = parameter(config, EXECUTION_PROVIDER) or PROVIDERS[Engine.ONNXRUNTIME_CUDA]
+        on_gpu = said.startswith("CUDA") and _uses_gpu(config, 0)
+        return Engine.ONNXRUNTIME_CUDA if on_gpu else Engine.ONNXRUNTIME
     if config.backend != "onnxruntime" and config.platform != "onnxruntime_onnx":
         return None
     if not _uses_gpu(config, gpus):
@@ -195,25 +208,37 @@ def _serving(model: ServedModel, artefact: Artefact, config: ModelConfig, file: 
     changed.platform, changed.backend = platform, backend
     if file:
         changed.default_model_filename = file
-    if engine is not Engine.PYTORCH:
+    if engine is Engine.PYTORCH:
+        _set_parameter(changed, TF32, "true" if precision is Precision.TF32 else None)
+    else:
         _set_kind(changed, on_gpu=engine in _ON_GPU)
     _set_accelerators(changed, engine, precision)
     return changed
 
 
 def _through_runner(model: ServedModel, artefact: Artefact, config: ModelConfig, file: str) -> None:
-    engine = artefact.variant.engine
-    if not model.runner or engine is not Engine.ONNXRUNTIME:
+    engine, precision = artefact.variant.engine, artefact.variant.precision
+    if not model.runner or engine not in engines_of_runner(model):
         raise CandidateFailed(
             f"the server has the Python backend alone, which cannot serve {artefact.variant}",
             next_step="use launch: docker or binary, with a Triton that has the backend",
         )
-    if not file:
-        if MODEL_FILE in config.parameters:
-            del config.parameters[MODEL_FILE]
-        return
     within = f"{file}/{ONNX_FILE}" if artefact.beside else file
-    config.parameters[MODEL_FILE].string_value = within
+    _set_parameter(config, MODEL_FILE, within if file else None)
+    if engine is Engine.PYTORCH:
+        _set_parameter(config, TF32, "true" if precision is Precision.TF32 else None)
+        return
+    on_gpu = engine is Engine.ONNXRUNTIME_CUDA
+    _set_kind(config, on_gpu=on_gpu)
+    _set_parameter(config, EXECUTION_PROVIDER, PROVIDERS[engine] if on_gpu else None)
+    _set_parameter(config, USE_TF32, str(int(precision is Precision.TF32)) if on_gpu else None)
+
+
+def _set_parameter(config: ModelConfig, key: str, value: str | None) -> None:
+    if value is not None:
+        config.parameters[key].string_value = value
+    elif key in config.parameters:
+        del config.parameters[key]
 
 
 def _set_kind(config: ModelConfig, *, on_gpu: bool) -> None:
@@ -241,8 +266,8 @@ def _set_accelerators(config: ModelConfig, engine: Engine, precision: Precision)
         said = {} if mode is None else {_PRECISION_MODE: mode}
         wanted[_TENSORRT] = {**before.get(_TENSORRT, {}), **said}
     if engine is Engine.ONNXRUNTIME_CUDA:
-        tf32 = {Precision.FP32: {_TF32: "0"}, Precision.TF32: {_TF32: "1"}}.get(precision, {})
-        wanted[_CUDA] = {**before.get(_CUDA, {}), **tf32}
+        tf32 = {Precision.FP32: {USE_TF32: "0"}, Precision.TF32: {USE_TF32: "1"}}.get(precision, {})
+        wanted[CUDA_ACCELERATOR] = {**before.get(CUDA_ACCELERATOR, {}), **tf32}
     if not before and not any(
         parameters or name == _TENSORRT for name, parameters in wanted.items()
     ):

@@ -63,6 +63,7 @@ __all__ = [
     "instance_count",
     "largest_batch",
     "override_json",
+    "parameter",
     "parse",
     "present",
     "read",
@@ -78,17 +79,22 @@ RUNNER_PARAMETERS = {
     "inter_op_threads": "inter_op_thread_count",
 }
 """What autotune's ONNX runner calls a parameter, and what Triton's ONNX Runtime backend does."""
+TORCH_PARAMETERS = {
+    "intra_op_threads": "INTRA_OP_THREAD_COUNT",
+    "inter_op_threads": "INTER_OP_THREAD_COUNT",
+}
+"""The same of its PyTorch runner and Triton's PyTorch backend."""
 
 _BATCHER_BY_DEFAULT = ("onnxruntime", "tensorflow", "tensorrt")
+_CPU_BY_DEFAULT = ("openvino",)
+"""Backends that ask for the CPU where a configuration has no group (openvino_backend's
+``TRITONBACKEND_GetBackendAttribute``; the Python backend's asks for a GPU where there is one)."""
 
 
 # ----------------------------------------------------------------------------- text and messages
 def parse(text: str, origin: str) -> ModelConfig:
     """Read protobuf text; ``origin`` names the file in errors.
 
-_CPU_BY_DEFAULT = ("openvino",)
-"""Backends that ask for the CPU where a configuration has no group (openvino_backend's
-``TRITONBACKEND_GetBackendAttribute``; the Python backend's asks for a GPU where there is one)."""
     InputRefused with file, line and column for anything that this schema does not know: a field of
     a newer Triton is refused rather than lost on the way out.
     """
@@ -141,7 +147,7 @@ def present(config: ModelConfig, targets: Iterable[str], *, gpus: int = 0) -> Ca
 
 def _present(config: ModelConfig, target: str, wanted: set[str], gpus: int) -> Value:
     if target.startswith(BACKEND_PREFIX):
-        return _parameter(config, target.removeprefix(BACKEND_PREFIX))
+        return parameter(config, target.removeprefix(BACKEND_PREFIX))
     if target == INSTANCES:
         groups = _active_groups(config) or [_silent_group(config)]
         return max(_group_count(config, group, gpus) for group in groups)
@@ -171,7 +177,7 @@ def _preferred(config: ModelConfig) -> tuple[int, ...]:
     return () if sizes == (config.max_batch_size,) else sizes
 
 
-def _parameter(config: ModelConfig, key: str) -> str | None:
+def parameter(config: ModelConfig, key: str) -> str | None:
     # Looking a missing key up in a protobuf map would insert it.
     return str(config.parameters[key].string_value) if key in config.parameters else None
 
@@ -329,12 +335,16 @@ def objection(config: ModelConfig, target: str) -> tuple[str, str] | None:
 
 
 def _parameter_objection(config: ModelConfig, key: str) -> tuple[str, str] | None:
-    if key not in RUNNER_PARAMETERS or not _is_backend(config, "onnxruntime"):
-        return None
-    return (
-        "Triton's ONNX Runtime backend has no such parameter",
-        f"It calls it {BACKEND_PREFIX}{RUNNER_PARAMETERS[key]}.",
-    )
+    for backend, told, names in (
+        ("onnxruntime", "ONNX Runtime", RUNNER_PARAMETERS),
+        ("pytorch", "PyTorch", TORCH_PARAMETERS),
+    ):
+        if key in names and _is_backend(config, backend):
+            return (
+                f"Triton's {told} backend has no such parameter",
+                f"It calls it {BACKEND_PREFIX}{names[key]}.",
+            )
+    return None
 
 
 def _batching_objection(config: ModelConfig, target: str) -> tuple[str, str] | None:
@@ -456,6 +466,14 @@ def _active_groups(config: ModelConfig) -> list[ModelInstanceGroup]:
     return [group for group in config.instance_group if not group.passive]
 
 
+def _silent_group(config: ModelConfig) -> ModelInstanceGroup:
+    """The group of a configuration that has none."""
+    on_cpu = _is_backend(config, *_CPU_BY_DEFAULT)
+    return ModelInstanceGroup(
+        kind=ModelInstanceGroup.KIND_CPU if on_cpu else ModelInstanceGroup.KIND_AUTO
+    )
+
+
 def _devices(group: ModelInstanceGroup, gpus: int) -> int:
     """How many devices a group's count is repeated on (``NormalizeInstanceGroup``)."""
     on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (
@@ -466,14 +484,6 @@ def _devices(group: ModelInstanceGroup, gpus: int) -> int:
 
 def _group_count(config: ModelConfig, group: ModelInstanceGroup, gpus: int) -> int:
     """A group's count; where it gives none, Triton's default (``SetDefaultInstanceCount``: 2 for
-def _silent_group(config: ModelConfig) -> ModelInstanceGroup:
-    """The group of a configuration that has none."""
-    on_cpu = _is_backend(config, *_CPU_BY_DEFAULT)
-    return ModelInstanceGroup(
-        kind=ModelInstanceGroup.KIND_CPU if on_cpu else ModelInstanceGroup.KIND_AUTO
-    )
-
-
     the ONNX Runtime and TensorFlow backends on a CPU, else 1).
     """
     if group.count > 0:

@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import psutil
 
 from autotune.adapters.triton.artefacts import EXPORTED_FILES
-from autotune.adapters.triton.config import RUNNER_PARAMETERS, ModelConfig, render
-from autotune.adapters.triton.native import RUNNER_PARAMETERS_ONLY
+from autotune.adapters.triton.config import ModelConfig, render
+from autotune.adapters.triton.native import RUNNER_PARAMETERS_ONLY, native_names
 from autotune.adapters.triton.onnx_graph import read_graph
 from autotune.adapters.triton.pipeline import configs
 from autotune.adapters.triton.placing import add
@@ -36,6 +36,7 @@ from autotune.adapters.triton.repository import (
     from_repository,
     loaded_versions,
 )
+from autotune.adapters.triton.runners import ANY_HOST, EmbeddedHost
 from autotune.core.errors import ExportFailed, InputRefused
 from autotune.ports import ExportFile, Server
 from search_spaces.candidate import (
@@ -68,16 +69,23 @@ class RepositoryExporter:
 
     A model that a runner stands in for is exported in the user's own form: own backend, own files,
     with the tuned fields; `strict_server` then serves the exported files through the runner, from
-    a copy in ``workdir``, because the server at hand lacks the backend.
+    a copy in ``workdir``, because the server at hand lacks the backend; ``host`` as
+    `adapt_for_embedded` says.
     """
 
     def __init__(
-        self, model: ServedModel, strict_server_factory: StrictServerFactory, *, workdir: Path
+        self,
+        model: ServedModel,
+        strict_server_factory: StrictServerFactory,
+        *,
+        workdir: Path,
+        host: EmbeddedHost = ANY_HOST,
     ) -> None:
         self._model = model
         self._exported = model.native or model
         self._strict_server_factory = strict_server_factory
         self._workdir = workdir
+        self._host = host
 
     def preflight(self, out: Path, study: str) -> None:
         """InputRefused unless ``out`` can be written and is new, empty, or this study's export."""
@@ -115,7 +123,8 @@ class RepositoryExporter:
         name = self._exported.name
         if self._model.native is not None:
             exported = from_repository(out, name, self._workdir / "exported")
-            out = adapt_for_embedded(exported, self._workdir / "exported").repository
+            workdir = self._workdir / "exported"
+            out = adapt_for_embedded(exported, workdir, host=self._host).repository
         return self._strict_server_factory(out, name)
 
 
@@ -144,15 +153,20 @@ def _exported_words(model: ServedModel, candidate: Candidate) -> Candidate:
     for target, value in candidate.values.items():
         step, name = split_target(target)
         served = model.composing.get(step, model) if step else model
-        words |= {target: value} if served.native is None else _native_words(target, name, value)
+        if served.native is None:
+            words[target] = value
+        else:
+            words |= _native_words(target, name, value, native_names(served))
     return Candidate(words)
 
 
-def _native_words(target: str, name: str, value: Value) -> dict[str, Value]:
+def _native_words(
+    target: str, name: str, value: Value, names: Mapping[str, str]
+) -> dict[str, Value]:
     """A target of a model that a runner stands in for, in the words of its own backend."""
     if name in _RUNNER_ONLY:
         return {}
-    native = RUNNER_PARAMETERS.get(name.removeprefix(BACKEND_PREFIX))
+    native = names.get(name.removeprefix(BACKEND_PREFIX))
     if native is None or not name.startswith(BACKEND_PREFIX):
         return {target: value}
     # Unset, the runner goes by the native name itself.

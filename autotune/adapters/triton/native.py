@@ -1,4 +1,4 @@
-"""The form that a model from an ONNX file has on a Triton with the ONNX Runtime backend."""
+"""The form that a model of one of autotune's runners has on a Triton with the native backend."""
 
 from __future__ import annotations
 
@@ -9,15 +9,28 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from autotune.adapters.triton.artefacts import EXECUTION_PROVIDER, MODEL_FILE
-from autotune.adapters.triton.config import RUNNER_PARAMETERS, ModelConfig, render
+from autotune.adapters.triton.config import (
+    RUNNER_PARAMETERS,
+    TORCH_PARAMETERS,
+    ModelConfig,
+    parameter,
+    render,
+)
 from autotune.adapters.triton.onnx_graph import read_graph
 from autotune.adapters.triton.repository import CONFIG_FILE, ONNX_FILE, ServedModel
+from autotune.adapters.triton.runners import CUDA_ACCELERATOR, USE_TF32
 from autotune.core.errors import InputRefused
 
 RUNNER_PARAMETERS_ONLY = (MODEL_FILE, EXECUTION_PROVIDER)
 _BACKENDS = Path("/opt/tritonserver/backends")
 _RUNNERS_THREADS = "1"
 """What the runner takes where its configuration is silent; the backend would take every core."""
+
+
+def native_names(model: ServedModel) -> dict[str, str]:
+    """What a parameter of the runner that serves the model is called by the backend for which the
+    runner stands in."""
+    return TORCH_PARAMETERS if model.torch else RUNNER_PARAMETERS
 
 
 def native_form(model: ServedModel, workdir: Path, *, on_gpu: bool = False) -> ServedModel:
@@ -61,7 +74,13 @@ def native_config(config: ModelConfig, *, on_gpu: bool = False) -> ModelConfig:
         if ours in changed.parameters:
             del changed.parameters[ours]
         changed.parameters[native].string_value = said[0] if said else _RUNNERS_THREADS
-    for key in RUNNER_PARAMETERS_ONLY:
+    tf32 = parameter(config, USE_TF32)
+    if tf32 is not None:
+        accelerators = changed.optimization.execution_accelerators
+        accelerators.gpu_execution_accelerator.add(
+            name=CUDA_ACCELERATOR, parameters={USE_TF32: tf32}
+        )
+    for key in (*RUNNER_PARAMETERS_ONLY, USE_TF32):
         if key in changed.parameters:
             del changed.parameters[key]
     if on_gpu:

@@ -74,6 +74,7 @@ def _placed(model: ServedModel, artefacts: Sequence[Artefact], workdir: Path) ->
     return replace(
         placed,
         onnx=model.onnx and source / model.onnx.relative_to(model.source),
+        torch=model.torch and source / model.torch.relative_to(model.source),
         artefacts={str(artefact.variant): artefact for artefact in artefacts},
     )
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import gevent
 import numpy as np
 import tritonclient.http as triton_http
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 from tritonclient.utils import InferenceServerException
 
-from autotune.adapters.triton.artefacts import Artefact
+from autotune.adapters.triton.artefacts import Artefact, in_tf32
 from autotune.adapters.triton.comparison import (
     NEXT_STEP,
     TOLERANCES,
@@ -22,10 +24,17 @@ from autotune.adapters.triton.comparison import (
     kind_of,
 )
 from autotune.adapters.triton.config import ModelConfig
-from autotune.adapters.triton.onnx_graph import open_session
+from autotune.adapters.triton.direct import Direct, NotRun, OnnxDirect, TorchDirect
 from autotune.adapters.triton.repository import ServedModel
 from autotune.adapters.triton.reshapes import from_model, to_model
-from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
+from autotune.adapters.triton.server_python import ServerPython, this_python
+from autotune.core.errors import (
+    AutotuneError,
+    CandidateFailed,
+    InputRefused,
+    OutputsDiffer,
+    ServerFailed,
+)
 from autotune.core.memory import blamed
 from autotune.core.model_interface import (
     NUMPY_DTYPES,
@@ -168,40 +177,62 @@ def output_check(
     *,
     joins: bool = True,
     connect: Connect = HttpInfer,
+    python: Callable[[], ServerPython] = this_python,
 ) -> ByVariant:
-    """The check of a model and its variants; ``tolerance`` and ``joins`` as `OnnxOutputCheck` says.
+    """The check of a model and its variants; ``tolerance`` and ``joins`` as `DirectOutputCheck`
+    says, ``python`` gives the one that PyTorch models are run directly by.
 
-    What ONNX Runtime serves on the CPU is compared with the same file run here. An engine on a GPU
+    What ONNX Runtime serves on the CPU is compared with the same file run here, and what PyTorch
+    serves with the same file run by PyTorch in a process of its own. Another engine on a GPU
     computes otherwise than any runtime here could: of its answers only `BasicOutputCheck` is asked,
     and how good they are is the accuracy gate's to say.
     """
 
-    def of(onnx: Path | None, allowed: Tolerance | None) -> Check:
-        if onnx is None:
-            return BasicOutputCheck(allowed, connect=connect)
-        return OnnxOutputCheck(onnx, allowed, joins=joins, connect=connect, config=model.config)
+    def of(onnx: Path | None, torch: Path | None, allowed: Tolerance | None) -> Check:
+        if onnx is not None:
+            return OnnxOutputCheck(onnx, allowed, joins=joins, connect=connect, config=model.config)
+        if torch is not None:
+            return TorchOutputCheck(
+                file=torch,
+                config=model.config,
+                python=python,
+                tolerance=allowed,
+                joins=joins,
+                connect=connect,
+            )
+        return BasicOutputCheck(allowed, connect=connect)
 
     def of_artefact(artefact: Artefact) -> Check:
-        on_cpu = artefact.variant.engine is Engine.ONNXRUNTIME
-        given = tolerance or Tolerance()
-        if given == Tolerance():
-            given = _LOOSER.get(artefact.variant.precision, given)
-        return of(artefact.path if on_cpu else None, given)
+        engine, precision = artefact.variant.engine, artefact.variant.precision
+        return of(
+            artefact.path if engine is Engine.ONNXRUNTIME else None,
+            artefact.path if engine is Engine.PYTORCH else None,
+            _allowed(tolerance, precision),
+        )
 
     others = {name: each for name, each in model.artefacts.items() if not each.own}
     checks = {name: of_artefact(each) for name, each in others.items()}
-    return ByVariant(of(model.onnx, tolerance), checks)
+    own = _allowed(tolerance, Precision.TF32) if in_tf32(model) else tolerance
+    return ByVariant(of(model.onnx, model.torch, own), checks)
 
 
 _LOOSER = {
     Precision.FP16: TOLERANCES["FP16"],
     Precision.BF16: TOLERANCES["FP16"],
+    Precision.TF32: TOLERANCES["FP16"],
 }
-"""Of variants that compute in less than what they answer in."""
+"""Of variants that compute in less than what they answer in; TF32 has the digits of fp16."""
 
 
-class OnnxOutputCheck:
-    """Compares served answers with the same ONNX file run directly by ONNX Runtime.
+def _allowed(given: Tolerance | None, precision: Precision) -> Tolerance:
+    """What the study says; where that is nothing, what the precision's digits give."""
+    if given is not None and given != Tolerance():
+        return given
+    return _LOOSER.get(precision, Tolerance())
+
+
+class DirectOutputCheck:
+    """Compares served answers with the same file run directly.
 
     Each sample is sent alone, then all of them at once, so that a dynamic batcher joins them.
     ``tolerance`` overrides the datatype's own (`TOLERANCES`). ``joins``: requests will be joined in
@@ -211,14 +242,14 @@ class OnnxOutputCheck:
 
     def __init__(
         self,
-        onnx: Path,
+        direct: Direct,
         tolerance: Tolerance | None = None,
         *,
         joins: bool = True,
         connect: Connect = HttpInfer,
         config: ModelConfig | None = None,
     ) -> None:
-        self._onnx = onnx
+        self._direct = direct
         self._config = config or ModelConfig()
         self._joins = joins
         self._tolerance = tolerance or Tolerance()
@@ -240,8 +271,12 @@ class OnnxOutputCheck:
                 worst = max(worst, compare(model, served, direct, self._tolerance, where))
         return (
             f"{2 * len(samples)} answers ({len(samples)} one by one, then {len(samples)} at once)"
-            f" match {self._onnx.name} run directly; largest difference {worst:.2g}"
+            f" match {self._name}{self._direct.by}; largest difference {worst:.2g}"
         )
+
+    @property
+    def _name(self) -> str:
+        return f"{self._direct.file.name} run directly"
 
     def _as_served(self, model: ModelInterface, direct: Outputs) -> Outputs:
         if not model.batched:
@@ -250,43 +285,39 @@ class OnnxOutputCheck:
         return {name: array[np.newaxis] for name, array in from_model(self._config, rows).items()}
 
     def _run_directly(self, model: ModelInterface, samples: Sequence[Sample]) -> list[Outputs]:
-        session = open_session(self._onnx)
-        names = [spec.name for spec in model.outputs]
-        found = {node.name for node in session.get_outputs()}
-        if missing := [name for name in names if name not in found]:
-            raise OutputsDiffer(
-                f"the server gives outputs that {self._onnx.name} does not have",
-                value=", ".join(missing),
-                next_step="Is the server's model of that name the one that the study names?",
-            )
-        results = []
-        for index, sample in enumerate(samples):
-            feed = {name: _direct_input(_batched(a, model)) for name, a in sample.items()}
-            try:
-                values = session.run(names, feed)
-            except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
-                raise InputRefused(
-                    f"{self._onnx.name} run directly does not take sample {index}: {error}",
-                    next_step="Check workload.inputs: names, shapes, datatypes, ranges.",
-                ) from error
-            results.append(dict(zip(names, values, strict=True)))
-            if index == 0:
-                self._require_repeatable(model, session.run(names, feed), results[0])
-        if self._joins and model.batched:
-            self._require_independent(
-                model, samples, results, lambda feed: session.run(names, feed)
-            )
+        """Each sample's outputs. The first is run twice, and those that can be joined are, once."""
+        feeds = [{name: _batched(a, model) for name, a in each.items()} for each in samples]
+        alike = _alike(samples) if self._joins and model.batched else []
+        runs = [*feeds, feeds[0]]
+        if alike:
+            runs.append(_joined([feeds[index] for index in alike]))
+        try:
+            found = self._direct(runs, [spec.name for spec in model.outputs])
+        except NotRun as error:
+            raise self._refused(error, len(feeds), len(alike)) from error
+        results, again, together = found[: len(feeds)], found[len(feeds)], found[len(feeds) + 1 :]
+        self._require_repeatable(model, again, results[0])
+        for outputs in together:
+            self._require_independent(model, alike, results, outputs)
         return results
 
-    def _require_repeatable(
-        self, model: ModelInterface, again: Sequence[Array], once: Outputs
-    ) -> None:
+    def _refused(self, error: NotRun, samples: int, joined: int) -> AutotuneError:
+        if error.index > samples:
+            return OutputsDiffer(
+                f"{self._name} does not take {joined} samples in one batch: {error}",
+                next_step=_UNBATCHED,
+            )
+        return InputRefused(
+            f"{self._name} does not take sample {error.index % samples}: {error}",
+            next_step="Check workload.inputs: names, shapes, datatypes, ranges.",
+        )
+
+    def _require_repeatable(self, model: ModelInterface, again: Outputs, once: Outputs) -> None:
         try:
-            compare(model, dict(zip(once, again, strict=True)), once, self._tolerance, "again")
+            compare(model, again, once, self._tolerance, "again")
         except OutputsDiffer as error:
             raise OutputsDiffer(
-                f"{self._onnx.name} run directly answers one input differently each time:"
-                f" {error.rule}",
+                f"{self._name} answers one input differently each time: {error.rule}",
                 value=error.value,
                 next_step="There is nothing to compare with: give its random nodes a seed.",
             ) from error
@@ -294,45 +325,91 @@ class OnnxOutputCheck:
     def _require_independent(
         self,
         model: ModelInterface,
-        samples: Sequence[Sample],
+        alike: Sequence[int],
         alone: Sequence[Outputs],
-        run: Callable[[Sample], Sequence[Array]],
+        together: Outputs,
     ) -> None:
         """A sample must get the same answer alone and in a batch: else batching changes results."""
-        shapes = {name: array.shape for name, array in samples[0].items()}
-        alike = [
-            index
-            for index, sample in enumerate(samples)
-            if {name: array.shape for name, array in sample.items()} == shapes
-        ]
-        feed = {
-            name: np.concatenate([_direct_input(samples[i][name][np.newaxis]) for i in alike])
-            for name in shapes
-        }
-        joined = dict(zip(alone[0], run(feed), strict=True))
         for row, index in enumerate(alike):
-            mine = {name: array[row : row + 1] for name, array in joined.items()}
+            mine = {name: array[row : row + 1] for name, array in together.items()}
             try:
                 compare(model, mine, alone[index], self._tolerance, f"sample {index}")
             except OutputsDiffer as error:
                 raise OutputsDiffer(
-                    f"{self._onnx.name} run directly answers otherwise for a sample in a batch of"
+                    f"{self._name} answers otherwise for a sample in a batch of"
                     f" {len(alike)} than for the same alone: {error.rule}",
                     value=error.value,
-                    next_step="Batching would change its results: leave max_batch_size at 1, and"
-                    " out of the space.",
+                    next_step=_UNBATCHED,
                 ) from error
+
+
+_UNBATCHED = "Batching would change its results: leave max_batch_size at 1, and out of the space."
+
+
+class OnnxOutputCheck(DirectOutputCheck):
+    """With the same ONNX file run by ONNX Runtime, here."""
+
+    def __init__(
+        self,
+        onnx: Path,
+        tolerance: Tolerance | None = None,
+        *,
+        joins: bool = True,
+        connect: Connect = HttpInfer,
+        config: ModelConfig | None = None,
+    ) -> None:
+        super().__init__(OnnxDirect(onnx), tolerance, joins=joins, connect=connect, config=config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchOutputCheck:
+    """`DirectOutputCheck` with the same file run by the PyTorch of a Python, which is looked for
+    when there are answers; `BasicOutputCheck`, which then says why, where there is none."""
+
+    file: Path
+    config: ModelConfig
+    python: Callable[[], ServerPython]
+    tolerance: Tolerance | None = None
+    joins: bool = True
+    connect: Connect = HttpInfer
+
+    def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
+        return self._chosen.check(endpoint, model, samples)
+
+    @cached_property
+    def _chosen(self) -> Check:
+        python = self.python()
+        if python.torch() is None:
+            why = f" ({python.where} has no PyTorch to run {self.file.name} with)"
+            return BasicOutputCheck(self.tolerance, connect=self.connect, why=why)
+        groups = self.config.instance_group or [ModelInstanceGroup()]
+        on_gpu = any(group.kind != ModelInstanceGroup.KIND_CPU for group in groups)
+        return DirectOutputCheck(
+            TorchDirect(self.file, self.config, python, on_gpu=on_gpu),
+            self.tolerance,
+            joins=self.joins,
+            connect=self.connect,
+            config=self.config,
+        )
 
 
 class BasicOutputCheck:
     """What can be told of answers without a reference: their datatypes and shapes are the declared
     ones, they are not empty, not NaN, not the same whatever goes in, and, where the model gives the
-    same answer twice, also the same when requests arrive at once.
+    same answer twice, also the same when requests arrive at once. ``why``: there is no reference,
+    in words that stand behind that.
     """
 
-    def __init__(self, tolerance: Tolerance | None = None, *, connect: Connect = HttpInfer) -> None:
+    def __init__(
+        self,
+        tolerance: Tolerance | None = None,
+        *,
+        connect: Connect = HttpInfer,
+        why: str = "",
+    ) -> None:
         self._tolerance = tolerance or Tolerance()
         self._connect = connect
+        self._why = why
 
     def check(self, endpoint: Endpoint, model: ModelInterface, samples: Sequence[Sample]) -> str:
         """Say in a line what was looked at. OutputsDiffer with what is wrong."""
@@ -345,8 +422,8 @@ class BasicOutputCheck:
         _require_variety(samples, first)
         note = self._repeat(infer, model, samples, first)
         return (
-            f"no reference to compare with: {len(samples)} answers have the declared datatypes and"
-            f" shapes, hold no NaN and differ between inputs; {note}"
+            f"no reference to compare with{self._why}: {len(samples)} answers have the declared"
+            f" datatypes and shapes, hold no NaN and differ between inputs; {note}"
         )
 
     def _repeat(
@@ -370,14 +447,18 @@ def _some(samples: Sequence[Sample]) -> Sequence[Sample]:
     return samples[:SAMPLES]
 
 
-def _direct_input(array: Array) -> Array:
-    """Strings as ONNX Runtime takes them: str, not bytes."""
-    if array.dtype != object:
-        return array
-    texts = [
-        v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in array.flat
+def _alike(samples: Sequence[Sample]) -> list[int]:
+    """Those that can be joined with the first."""
+    shapes = {name: array.shape for name, array in samples[0].items()}
+    return [
+        index
+        for index, sample in enumerate(samples)
+        if {name: array.shape for name, array in sample.items()} == shapes
     ]
-    return np.array(texts, dtype=object).reshape(array.shape)
+
+
+def _joined(feeds: Sequence[Sample]) -> Sample:
+    return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 
 def _look_at(model: ModelInterface, outputs: Outputs, where: str) -> None:

@@ -10,36 +10,39 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.adapters.hashes import sha256_of
-from autotune.adapters.triton.artefacts import Artefact
-from autotune.adapters.triton.config import (
-    RUNNER_PARAMETERS,
-    ModelConfig,
-    instance_count,
-    read,
-    render,
-)
+from autotune.adapters.triton.artefacts import MODEL_FILE, Artefact
+from autotune.adapters.triton.config import ModelConfig, parameter, read, render
 from autotune.adapters.triton.onnx_graph import (
     OnnxGraph,
     declare_tensors,
     read_graph,
     require_batch_dimension,
 )
+from autotune.adapters.triton.runners import (
+    ANY_HOST,
+    ONNX_RUNNER,
+    TORCH_FILES,
+    TORCH_RUNNER,
+    EmbeddedHost,
+    onnx_config,
+    torch_config,
+)
 from autotune.core.errors import InputRefused
 
 CONFIG_FILE = "config.pbtxt"
-RUNNER = Path(__file__).parent / "runner" / "model.py"
+RUNNER = ONNX_RUNNER
 ONNX_FILE = "model.onnx"
 
 DEFAULT_FILES = {
     "onnxruntime": (ONNX_FILE,),
     "python": ("model.py",),
     "tensorrt": ("model.plan",),
-    "pytorch": ("model.pt", "model.pt2"),
+    "pytorch": TORCH_FILES,
     "openvino": ("model.xml", ONNX_FILE, "model.pdmodel", "model.pb"),
     "tensorflow": ("model.savedmodel", "model.graphdef"),
     "fil": ("xgboost.model", "xgboost.json", "model.txt", "checkpoint.tl"),
@@ -54,10 +57,6 @@ _PLATFORMS = {
     "tensorflow_savedmodel": "tensorflow",
     "tensorflow_graphdef": "tensorflow",
 }
-_NATIVE_THREADS = "0"
-"""What the ONNX Runtime backend does where a configuration is silent: it takes every core. (Our
-runner, which goes by the same parameters, would take one.)"""
-
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git", ".ipynb_checkpoints")
 
 
@@ -67,11 +66,12 @@ class ServedModel:
 
     ``config`` is complete (inputs and outputs declared) and carries ``name``. ``digest``: SHA-256
     over the model's files and configuration. ``source``: the model's directory. ``onnx``: the ONNX
-    file that served outputs can be compared with, None where there is none. ``runner``: served by
-    autotune's own Python-backend runner. ``native``: the user's own model that a runner stands in
-    for, because the server at hand lacks its backend; None for any other model. ``composing``: the
-    models that an ensemble needs, by name, in an order in which they can be loaded; empty for any
-    other model. ``artefacts``: the variants that it can be served as, by name.
+    file that served outputs can be compared with, None where there is none; ``torch``: so the
+    TorchScript file or the exported program. ``runner``: served by autotune's own Python-backend
+    runner for that file. ``native``: the user's own model that a runner stands in for, because the
+    server at hand lacks its backend; None for any other model. ``composing``: the models that an
+    ensemble needs, by name, in an order in which they can be loaded; empty for any other model.
+    ``artefacts``: the variants that it can be served as, by name.
     """
 
     name: str
@@ -80,6 +80,7 @@ class ServedModel:
     digest: str
     source: Path
     onnx: Path | None = None
+    torch: Path | None = None
     runner: bool = False
     native: ServedModel | None = None
     composing: Mapping[str, ServedModel] = field(default_factory=dict)
@@ -115,7 +116,12 @@ def _read_alone(path: Path, name: str, workdir: Path) -> ServedModel:
     graph = _onnx_graph(config, versions[-1]) if backend == "onnxruntime" else None
     if not config.input or not config.output:
         _complete(config, graph, source)
-    onnx = _reference_file(config, versions, graph)
+    runner = _runner_of(backend, versions)
+    onnx = graph.path if graph else None
+    if runner == ONNX_RUNNER:
+        onnx = _first_file(versions[-1], [_told_file(config), ONNX_FILE])
+    by_torch = backend == "pytorch" or runner == TORCH_RUNNER
+    torch = _torch_file(config, versions[-1]) if by_torch else None
     if not (source / CONFIG_FILE).exists():
         path, source, onnx = _with_config_file(source, config, workdir, onnx)
     return ServedModel(
@@ -125,7 +131,8 @@ def _read_alone(path: Path, name: str, workdir: Path) -> ServedModel:
         digest=_digest(source, config),
         source=source,
         onnx=onnx,
-        runner=backend == "python" and _is_our_runner(versions),
+        torch=torch,
+        runner=runner is not None,
     )
 
 
@@ -240,8 +247,10 @@ def _moved(model: ServedModel, repository: Path) -> ServedModel:
     if model.repository == repository:
         return model
     source = _build(repository, model.name, lambda at: copy_tree(model.source, at, link=True))
-    onnx = model.onnx and source / model.onnx.relative_to(model.source)
-    return replace(model, repository=repository, source=source, onnx=onnx)
+    onnx, torch = (
+        file and source / file.relative_to(model.source) for file in (model.onnx, model.torch)
+    )
+    return replace(model, repository=repository, source=source, onnx=onnx, torch=torch)
 
 
 def _refuse_unservable(pipeline: ServedModel) -> None:
@@ -371,21 +380,28 @@ def _complete(config: ModelConfig, graph: OnnxGraph | None, source: Path) -> Non
         config.backend = "onnxruntime"
 
 
-def _reference_file(
-    config: ModelConfig, versions: list[Path], graph: OnnxGraph | None
-) -> Path | None:
-    if graph is not None:
-        return graph.path
-    if config.backend == "python" and _is_our_runner(versions):
-        file = versions[-1] / ONNX_FILE
-        return file if file.is_file() else None
-    return None
+def _first_file(version: Path, names: Sequence[str]) -> Path | None:
+    return next((version / name for name in names if name and (version / name).is_file()), None)
 
 
-def _is_our_runner(versions: list[Path]) -> bool:
-    """Whether the model is one that `from_onnx` built, say in an earlier export."""
+def _torch_file(config: ModelConfig, version: Path) -> Path | None:
+    by_runner = config.backend == "python"
+    named = _told_file(config) if by_runner else config.default_model_filename
+    return _first_file(version, [named, *TORCH_FILES])
+
+
+def _told_file(config: ModelConfig) -> str:
+    """What one of our runners is told to serve; empty where it looks for the usual name."""
+    return parameter(config, MODEL_FILE) or ""
+
+
+def _runner_of(backend: str, versions: list[Path]) -> Path | None:
+    """Which of our runners the model is served by, as one of an earlier export is."""
     own = versions[-1] / "model.py"
-    return RUNNER.is_file() and own.is_file() and filecmp.cmp(own, RUNNER, shallow=False)
+    if backend != "python" or not own.is_file():
+        return None
+    runners = (ONNX_RUNNER, TORCH_RUNNER)
+    return next((each for each in runners if filecmp.cmp(own, each, shallow=False)), None)
 
 
 def _with_config_file(
@@ -475,52 +491,70 @@ def _configured(config: ModelConfig, name: str, workdir: Path) -> ServedModel:
 
 
 def adapt_for_embedded(
-    model: ServedModel, workdir: Path, runner_source: Path = RUNNER
+    model: ServedModel,
+    workdir: Path,
+    runner_source: Path = ONNX_RUNNER,
+    *,
+    host: EmbeddedHost = ANY_HOST,
 ) -> ServedModel:
     """The same model for a server that has the Python backend alone.
 
-    A model of the ONNX Runtime backend is served through our runner, from ``workdir/runner``,
-    with the configuration's backend changed and all else kept; the result's ``native`` is the
-    model given, which is what gets exported. So is each such step of an ensemble, whose own
-    ``native`` is then the ensemble given. Other models are returned as they are if their backend
-    is Python, or refused.
+    A model of the ONNX Runtime or the pytorch backend is served through one of our runners, from
+    ``workdir/runner``, with the configuration's backend changed, each instance placed where the
+    ``host`` lets it run, and all else kept; the result's ``native`` is the model given, which is
+    what gets exported. So is each such step of an ensemble, whose own ``native`` is then the
+    ensemble given. Other models are returned as they are if their backend is Python, or refused.
     """
     if not model.composing:
-        return _adapted(model, workdir, runner_source)
-    steps = {name: _adapted(step, workdir, runner_source) for name, step in model.composing.items()}
+        return _adapted(model, workdir, runner_source, host)
+    steps = {
+        name: _adapted(step, workdir, runner_source, host) for name, step in model.composing.items()
+    }
     if not any(step.native for step in steps.values()):
         return model
     return replace(_pipeline(model, steps, workdir / "runner"), native=model)
 
 
-def _adapted(model: ServedModel, workdir: Path, runner_source: Path) -> ServedModel:
+def _adapted(
+    model: ServedModel, workdir: Path, runner_source: Path, host: EmbeddedHost
+) -> ServedModel:
     backend = backend_of(model.config, model.source)
     if backend in ("python", "ensemble"):
         return model
-    if backend != "onnxruntime":
-        raise InputRefused(
-            "the embedded server has the Python backend alone (and stands in for ONNX Runtime)",
-            value=f"{backend} of {model.name}",
-            next_step="Use launch: docker, binary or remote for this model.",
-        )
-    config = ModelConfig()
-    config.CopyFrom(model.config)
-    config.backend = "python"
-    for told in ("platform", "default_model_filename", "cc_model_filenames"):
-        config.ClearField(told)
-    if not config.instance_group:
-        config.instance_group.add(count=instance_count(model.config))
-    for native in RUNNER_PARAMETERS.values():
-        if native not in config.parameters:
-            config.parameters[native].string_value = _NATIVE_THREADS
+    if backend == "onnxruntime":
+
+        def put(version: Path, target: Path) -> Path:
+            return _put_runner(target, _onnx_graph(model.config, version), runner_source)
+
+        return _through_runner(model, workdir, onnx_config(model.config, host), put)
+    if backend == "pytorch":
+
+        def put_torch(version: Path, target: Path) -> Path:
+            return _put_torch_runner(target, _torch_file(model.config, version))
+
+        return _through_runner(model, workdir, torch_config(model.config, host), put_torch)
+    raise InputRefused(
+        "the embedded server has the Python backend alone (and stands in for ONNX Runtime and"
+        " PyTorch)",
+        value=f"{backend} of {model.name}",
+        next_step="Use launch: docker, binary or remote for this model.",
+    )
+
+
+def _through_runner(
+    model: ServedModel, workdir: Path, config: ModelConfig, put: Callable[[Path, Path], Path]
+) -> ServedModel:
+    """``put`` fills a version directory from the model's own, and says which file it serves. The
+    digest is the same on every host, wherever its instances are placed."""
     versions = _versions(model.source, model.config)
+    served: list[str] = []
 
     def fill(target: Path) -> None:
         copy_tree(model.source, target, link=True, only_files=True)
         for version in versions:
-            graph = _onnx_graph(model.config, version)
             (target / version.name).mkdir()
-            _put_runner(target / version.name, graph, runner_source)
+            file = put(version, target / version.name)
+            served.append(file.relative_to(target).as_posix())
         (target / CONFIG_FILE).unlink(missing_ok=True)
         (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
 
@@ -530,15 +564,25 @@ def _adapted(model: ServedModel, workdir: Path, runner_source: Path) -> ServedMo
         model,
         repository=repository,
         config=config,
-        digest=_digest(source, config),
+        digest=_digest(source, model.config),
         source=source,
-        onnx=source / versions[-1].name / ONNX_FILE,
+        onnx=model.onnx and source / served[-1],
+        torch=model.torch and source / served[-1],
         runner=True,
         native=model,
     )
 
 
-def _put_runner(version: Path, graph: OnnxGraph, runner_source: Path) -> None:
+def _put_torch_runner(version: Path, file: Path | None) -> Path:
+    """By its own suffix, which says what it is, whatever its name was."""
+    assert file is not None, "`_require_model_files` has looked"
+    shutil.copyfile(TORCH_RUNNER, version / "model.py")
+    target = version / TORCH_FILES[file.suffix == ".pt2"]
+    _link(file, target)
+    return target
+
+
+def _put_runner(version: Path, graph: OnnxGraph, runner_source: Path) -> Path:
     if not runner_source.is_file():
         raise InputRefused("the runner's model.py is missing", value=str(runner_source))
     shutil.copyfile(runner_source, version / "model.py")
@@ -547,6 +591,7 @@ def _put_runner(version: Path, graph: OnnxGraph, runner_source: Path) -> None:
         target = version / location
         target.parent.mkdir(parents=True, exist_ok=True)
         _link(graph.path.parent / location, target)
+    return version / ONNX_FILE
 
 
 # ------------------------------------------------------------------------------------------- files

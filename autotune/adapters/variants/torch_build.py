@@ -3,10 +3,11 @@
     python -m autotune.adapters.variants.torch_build ORDER.json ANSWER.json
 
 The order: ``source`` (TorchScript ``.pt``, or an exported program ``.pt2`` of `torch.export.save`),
-``artefact`` (a path), ``precision`` (fp32, fp16 or bf16), and the requests to answer: ``samples``
-(an .npz with ``<index>/<input>`` arrays without a batch dimension), ``inputs`` (their names, in
-order) and ``answers`` (the .npz to write, ``<index>/OUTPUT__<n>``). The answer: the ``torch``
-version and the ``device`` that it ran on; or ``refused``, a reason in words.
+``artefact`` (a path), ``precision`` (fp32, fp16 or bf16), ``tf32`` (whether a GPU may compute in
+it), and the requests to answer: ``samples`` (an .npz with ``<index>/<input>`` arrays without a
+batch dimension), ``inputs`` (their names, in order) and ``answers`` (the .npz to write,
+``<index>/OUTPUT__<n>``). The answer: the ``torch`` version and the ``device`` that it ran on; or
+``refused``, a reason in words.
 
 The artefact is TorchScript: it is what Triton's pytorch backend batches (its README: a ``.pt2`` of
 AOT Inductor takes no batches above 1). In fp16 and bf16 the weights are of that type while inputs
@@ -70,9 +71,21 @@ def build(order: Mapping[str, Any], torch: Any) -> dict[str, Any]:
     else:
         torch.jit.save(_edged(torch, module, names, precision), str(artefact))
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    _allow_tf32(torch.backends, order["tf32"])
     answers = _run(torch, artefact, requests, device)
     np.savez(order["answers"], **dict(_flat(answers)))
     return {"torch": torch.__version__, "device": device}
+
+
+def _allow_tf32(backends: Any, allowed: bool) -> None:
+    """Or not, for matrix products and for convolutions, in the words of this PyTorch (2.9 changed
+    them)."""
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
+        word = "tf32" if allowed else "ieee"
+        for each in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+            each.fp32_precision = word
+    else:
+        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = allowed
 
 
 def _torch() -> Any:

@@ -16,6 +16,7 @@ from autotune.adapters.variants.made import Made, Say
 from autotune.adapters.variants.request import BuildRequest, Outputs
 from autotune.core.capability import Hardware, impossible
 from autotune.core.model_interface import Sample
+from autotune.core.variants import Precision
 
 MODEL = "model.pt"
 SOURCES = (".pt", ".pt2")
@@ -25,7 +26,8 @@ _DEADLINE_S = 1800.0
 
 
 class TorchBuilder:
-    """Builds a study's pytorch variants (`made.EngineBuilder`): fp32, fp16 and bf16.
+    """Builds a study's pytorch variants (`made.EngineBuilder`): fp32, tf32 (the same file, run with
+    that allowed), fp16 and bf16.
 
     ``here`` is this machine where it is None.
     """
@@ -74,10 +76,12 @@ def answers(request: BuildRequest, folder: Path) -> list[Outputs] | str:
         return "the pytorch engine tries a model on requests, and there is none"
     if any(array.dtype == object for array in samples[0].values()):
         return "the pytorch engine takes tensors of numbers, and an input is text"
+    tf32 = request.variant.precision is Precision.TF32
     order = {
         "source": str(request.source.absolute()),
         "artefact": str((folder / MODEL).absolute()),
-        "precision": str(request.variant.precision),
+        "precision": str(Precision.FP32 if tf32 else request.variant.precision),
+        "tf32": tf32,
         "samples": str(folder / _SAMPLES),
         "inputs": list(samples[0]),
         "answers": str(folder / _ANSWERS),

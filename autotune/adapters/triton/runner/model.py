@@ -4,10 +4,16 @@ A self-contained file: it is copied into a model repository beside its ``model.o
 the server's own interpreter. The requests of one execution are joined along the batch axis into
 one run of the model, in groups of equal shape, and taken apart again.
 
+An instance of KIND_GPU computes on its GPU, by ONNX Runtime's CUDA provider (the server's Python
+must have onnxruntime-gpu): inputs are copied there once, outputs back once. An instance of KIND_CPU
+computes on the CPU.
+
 Settings, as ``parameters`` of config.pbtxt: ``model_file`` (default ``model.onnx``, beside this
 file), ``intra_op_threads`` (default 1; 0 lets ONNX Runtime take every core), ``inter_op_threads``
-(default 1), ``execution_provider`` (default ``CPUExecutionProvider``). Where they are not set, the
-names of Triton's ONNX Runtime backend count: ``intra_op_thread_count``, ``inter_op_thread_count``.
+(default 1), ``execution_provider`` (default ``CUDAExecutionProvider`` of an instance of KIND_GPU,
+else ``CPUExecutionProvider``), ``use_tf32`` (of the CUDA provider, default 0). Where they are not
+set, the names of Triton's ONNX Runtime backend count: ``intra_op_thread_count``,
+``inter_op_thread_count``.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ import numpy as np
 import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 NUMPY_1 = int(np.__version__.split(".", 1)[0]) < 2
 Feed = dict[str, Any]
 ONNX_TYPES = {
@@ -50,7 +57,7 @@ class TritonPythonModel:
         config = auto_complete_model_config.as_dict()
         if config.get("input") and config.get("output"):
             return auto_complete_model_config
-        session = open_session(config, Path(__file__).parent)
+        session = open_session(settings_of(config), Path(__file__).parent, [CPU])
         batched = config.get("max_batch_size", 0) > 0
         for node in session.get_inputs():
             auto_complete_model_config.add_input(tensor_config(node, batched))
@@ -61,7 +68,13 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
         self.batched = config.get("max_batch_size", 0) > 0
-        self.session = open_session(config, Path(__file__).parent)
+        settings = settings_of(config)
+        providers = providers_of(settings, args)
+        self.session = open_session(settings, Path(__file__).parent, providers)
+        self.run = plain_run
+        if len(providers) > 1:
+            refuse_without_gpu(self.session)
+            self.run = bound_run
         self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = [tensor["name"] for tensor in config["output"]]
         self.strings = {t["name"] for t in config["input"] if t["data_type"] == "TYPE_STRING"}
@@ -121,7 +134,7 @@ class TritonPythonModel:
 
     def _run_alone(self, feed: Feed) -> Feed | Exception:
         try:
-            return dict(zip(self.outputs, self.session.run(self.outputs, feed), strict=True))
+            return dict(zip(self.outputs, self.run(self.session, self.outputs, feed), strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's own
             return error
 
@@ -137,21 +150,70 @@ class TritonPythonModel:
             return failed(error)
 
 
-def open_session(config: dict[str, Any], folder: Path) -> Any:
-    settings = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+def plain_run(session: Any, outputs: list[str], feed: Feed) -> list[Any]:
+    results: list[Any] = session.run(outputs, feed)
+    return results
 
+
+def bound_run(session: Any, outputs: list[str], feed: Feed) -> list[Any]:
+    """By I/O binding: each input is copied to where the model wants it, each output back, once."""
+    binding = session.io_binding()
+    held = {name: np.ascontiguousarray(array) for name, array in feed.items()}
+    for name, array in held.items():
+        binding.bind_cpu_input(name, array)
+    for name in outputs:
+        binding.bind_output(name)
+    session.run_with_iobinding(binding)
+    results: list[Any] = binding.copy_outputs_to_cpu()
+    return results
+
+
+def settings_of(config: dict[str, Any]) -> dict[str, str]:
+    return {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+
+
+def providers_of(settings: dict[str, str], args: dict[str, str]) -> list[Any]:
+    """Of the instance: of one on a GPU the CUDA provider with its options, and the CPU's for what
+    that has no kernel for. TritonModelException where they cannot be had."""
+    on_gpu = args["model_instance_kind"] == "GPU"
+    provider = settings.get("execution_provider", CUDA if on_gpu else CPU)
+    available = ort.get_available_providers()
+    if provider not in available:
+        install = ": install onnxruntime-gpu for the server's Python" if provider == CUDA else ""
+        raise pb_utils.TritonModelException(
+            "execution_provider is one of " + ", ".join(available) + ", not " + provider + install
+        )
+    if provider != CUDA:
+        return [provider]
+    if not on_gpu:
+        raise pb_utils.TritonModelException(
+            CUDA + " needs an instance of KIND_GPU, not KIND_" + args["model_instance_kind"]
+        )
+    # TF32 is on in ONNX Runtime unless it is told otherwise.
+    options = {
+        "device_id": args["model_instance_device_id"],
+        "use_tf32": settings.get("use_tf32", "0"),
+    }
+    return [(CUDA, options), CPU]
+
+
+def refuse_without_gpu(session: Any) -> None:
+    """A session whose CUDA provider does not start goes on without it, and says so in its log."""
+    if CUDA not in session.get_providers():
+        raise pb_utils.TritonModelException(
+            "ONNX Runtime " + ort.__version__ + " cannot start its " + CUDA + " here: the server's"
+            " log says what it lacks (CUDA's libraries and cuDNN, of the versions that this"
+            " onnxruntime-gpu was built with)"
+        )
+
+
+def open_session(settings: dict[str, str], folder: Path, providers: list[Any]) -> Any:
     def threads(kind: str) -> int:
         name = kind + "_op_thread"
         return int(settings.get(name + "s", settings.get(name + "_count", 1)))
 
-    provider = settings.get("execution_provider", "CPUExecutionProvider")
-    if provider not in ort.get_available_providers():
-        raise pb_utils.TritonModelException(
-            "execution_provider is one of "
-            + ", ".join(ort.get_available_providers())
-            + ", not "
-            + provider
-        )
+    if len(providers) > 1 and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()  # of CUDA and cuDNN, where they came as Python packages
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads("intra")
     options.inter_op_num_threads = threads("inter")
@@ -159,7 +221,7 @@ def open_session(config: dict[str, Any], folder: Path) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     path = folder / settings.get("model_file", "model.onnx")
-    return ort.InferenceSession(str(path), options, providers=[provider])
+    return ort.InferenceSession(str(path), options, providers=providers)
 
 
 def tensor_config(node: Any, batched: bool) -> dict[str, Any]:
