@@ -1,1 +1,1 @@
-"""The GPU check: what this project says of GPUs, tried on one, in minutes. See docs/gpu-check.md."""
+"""The GPU check: what this project says of GPUs, tried on one, in minutes (docs/gpu-check.md)."""

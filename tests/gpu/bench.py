@@ -185,6 +185,4 @@ def opened(context: Context, study: Mapping[str, Any]) -> Iterator[Bench]:
         )
         wired = set_up(read, prepare_model(read, at, None), at)
         wired.server.start()
-        yield Bench(
-            study=read, server=wired.server, load=wired.load, telemetry=wired.telemetry
-        )
+        yield Bench(study=read, server=wired.server, load=wired.load, telemetry=wired.telemetry)

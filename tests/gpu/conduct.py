@@ -24,8 +24,8 @@ RESULTS = "results.json"
 TABLE = "table.md"
 GRACE_S = 8.0
 """What a part has between being asked to end and being ended."""
-OWN_SHARE = 0.9
-"""Of its limit, which a part plans with: it then ends by itself."""
+BESIDE_S = 5.0
+"""What a part takes before and after all that it plans: its imports, and the end of its server."""
 _POLL_S = 0.1
 
 Say = Callable[[str], None]
@@ -63,7 +63,7 @@ class Conductor:
         ended = "complete"
         try:
             for place, part in enumerate(PARTS):
-                self._run_part(part, limit_s(place, end.left_s, options.minutes), end)
+                self._run_part(part, limit_s(place, end.left_s, options), end)
         except Interrupted as stop:
             ended = str(stop)
         self._results["ended"] = ended
@@ -85,7 +85,7 @@ class Conductor:
         began = time.monotonic()
         child = ChildProcess(
             Command(
-                argv=self.command(self.options, part, OWN_SHARE * limit),
+                argv=self.command(self.options, part, planned_s(limit)),
                 variables=variables(self.options.out),
             ),
             log=self._log(part),
@@ -103,15 +103,23 @@ class Conductor:
 
     def _found(self, part: Part, child: ChildProcess, stopped: State) -> dict[str, Any]:
         """What the part wrote; where it did not say itself how it ended, ``stopped``, and why."""
-        found = read_json(part_file(self.options.out, part.name))
+        found: dict[str, Any] = _without_paths(
+            read_json(part_file(self.options.out, part.name)), self._places
+        )
         if found.get("state", State.RUNNING) != State.RUNNING:
             return found
         reason = {
             State.TIMED_OUT: "its time was up; what it had found by then is kept",
             State.INTERRUPTED: "the check was interrupted; what it had found by then is kept",
         }.get(stopped)
-        last = tail(self._log(part), 3)
-        return {**found, "state": stopped, "reason": reason or f"it {child.ending()}: {last}"}
+        if reason is None:
+            last = _without_paths(tail(self._log(part), 3), self._places)
+            reason = f"it {child.ending()}: {last}"
+        return {**found, "state": stopped, "reason": reason}
+
+    @property
+    def _places(self) -> Mapping[Path, str]:
+        return {self.options.out: "OUT", ROOT: "ROOT", Path.home(): "~"}
 
     def _log(self, part: Part) -> Path:
         return part_file(self.options.out, part.name).with_suffix(".log")
@@ -126,6 +134,25 @@ class Conductor:
     def _write(self) -> None:
         write_json(self.options.out / RESULTS, self._results)
         write_text(self.options.out / TABLE, table(self._results))
+
+
+def planned_s(limit: float) -> float:
+    """What of its limit a part plans with, to end by itself before it."""
+    return max(limit / 2, limit - max(BESIDE_S, limit / 10))
+
+
+def _without_paths(value: Any, places: Mapping[Path, str]) -> Any:
+    """The same data, in every text of it each place's path replaced by a word, the longest first:
+    results are shown to others."""
+    if isinstance(value, str):
+        for path, word in sorted(places.items(), key=lambda each: -len(str(each[0]))):
+            value = value.replace(str(path), word) if len(path.parts) > 1 else value
+        return value
+    if isinstance(value, dict):
+        return {key: _without_paths(each, places) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(each, places) for each in value]
+    return value
 
 
 def _wait(child: ChildProcess, until: float) -> bool:

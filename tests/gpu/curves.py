@@ -84,9 +84,7 @@ def _measure(
         bench.send_batches_of(size)
         in_flight = OPEN_PER_INSTANCE * curve.instances
         seconds = _long_enough(scale.point_s, points, size)
-        loaded = bench.saturate(
-            in_flight=in_flight, warmup_s=scale.settle_s, seconds=seconds
-        )
+        loaded = bench.saturate(in_flight=in_flight, warmup_s=scale.settle_s, seconds=seconds)
         points.append(point(size, loaded, bench))
         context.report.keep(curves=[each for each in found if each["points"]])
 

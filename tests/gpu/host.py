@@ -123,4 +123,3 @@ class Apart:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-

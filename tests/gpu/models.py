@@ -1,4 +1,4 @@
-"""The models that the check serves: a network of PyTorch, or where there is none a small ONNX file."""
+"""The models that the check serves: a network of PyTorch, or without that a small ONNX file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc.model_config_pb2 import DataType, ModelInstanceGroup
 
@@ -122,9 +123,7 @@ def native_model(context: Context, largest: float) -> Model:
 
 def _torch_config(context: Context) -> ModelConfig:
     scale = context.scale
-    config = ModelConfig(
-        name=NAME, platform="pytorch_libtorch", max_batch_size=scale.largest_batch
-    )
+    config = ModelConfig(name=NAME, platform="pytorch_libtorch", max_batch_size=scale.largest_batch)
     _declare(config, ("INPUT__0", "OUTPUT__0"), scale, on_gpu=context.on_gpu)
     config.parameters["INTRA_OP_THREAD_COUNT"].string_value = "1"
     return config
@@ -140,9 +139,7 @@ def onnx_model(context: Context) -> Model:
     file = repository / NAME / "1" / "model.onnx"
     if not file.exists():
         save_onnx(file, scale)
-    return Model(
-        repository=repository, source=Source.ONNX, largest_batch=scale.largest_batch
-    )
+    return Model(repository=repository, source=Source.ONNX, largest_batch=scale.largest_batch)
 
 
 def version_folder(context: Context) -> Path:
@@ -150,9 +147,7 @@ def version_folder(context: Context) -> Path:
     return context.out / "models" / NAME / "1"
 
 
-def _declare(
-    config: ModelConfig, names: tuple[str, str], scale: Scale, *, on_gpu: bool
-) -> None:
+def _declare(config: ModelConfig, names: tuple[str, str], scale: Scale, *, on_gpu: bool) -> None:
     taken, given = names
     size = scale.shape.size
     config.input.add(name=taken, data_type=DataType.TYPE_UINT8, dims=[3, size, size])
@@ -168,38 +163,42 @@ def _put(config: ModelConfig, repository: Path) -> Path:
 
 
 def save_onnx(path: Path, scale: Scale) -> None:
-    """Three convolutions and a head, of random weights, for images of bytes."""
-    draw = np.random.default_rng(0)
-    weights: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = {}
-    nodes = [helper.make_node("Cast", ["image"], ["x0"], to=TensorProto.FLOAT)]
-    taken = 3
-    for place, given in enumerate(_CHANNELS):
-        weights[f"w{place}"] = draw.normal(0, 0.02, (given, taken, 3, 3))
-        stride = 2 if place == 0 else 1
-        nodes += [
-            helper.make_node(
-                "Conv",
-                [f"x{place}", f"w{place}"],
-                [f"c{place}"],
-                pads=[1] * 4,
-                strides=[stride] * 2,
-            ),
-            helper.make_node("Relu", [f"c{place}"], [f"x{place + 1}"]),
-        ]
-        taken = given
-    weights["head"] = draw.normal(0, 0.1, (taken, scale.shape.classes))
+    """Convolutions and a head, of random weights, for images of bytes."""
+    nodes, weights = _convolutions()
+    draw = np.random.default_rng(1)
+    weights["head"] = draw.normal(0, 0.1, (_CHANNELS[-1], scale.shape.classes))
     nodes += [
         helper.make_node("GlobalAveragePool", [f"x{len(_CHANNELS)}"], ["pooled"]),
         helper.make_node("Flatten", ["pooled"], ["flat"]),
         helper.make_node("MatMul", ["flat", "head"], ["scores"]),
     ]
-    size = scale.shape.size
+    size, classes = scale.shape.size, scale.shape.classes
     graph = helper.make_graph(
         nodes,
         NAME,
         [helper.make_tensor_value_info("image", TensorProto.UINT8, ["batch", 3, size, size])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", scale.shape.classes])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", classes])],
         [numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(made, path)
+
+
+def _convolutions() -> tuple[list[onnx.NodeProto], dict[str, NDArray[np.float64]]]:
+    """From ``image`` to ``x<number of them>``, each with a rectifier behind it; their weights."""
+    draw = np.random.default_rng(0)
+    weights: dict[str, NDArray[np.float64]] = {}
+    nodes = [helper.make_node("Cast", ["image"], ["x0"], to=TensorProto.FLOAT)]
+    taken = 3
+    for place, given in enumerate(_CHANNELS):
+        weights[f"w{place}"] = draw.normal(0, 0.02, (given, taken, 3, 3))
+        taken_and_weights = [f"x{place}", f"w{place}"]
+        strides = [2, 2] if place == 0 else [1, 1]
+        nodes += [
+            helper.make_node(
+                "Conv", taken_and_weights, [f"c{place}"], pads=[1] * 4, strides=strides
+            ),
+            helper.make_node("Relu", [f"c{place}"], [f"x{place + 1}"]),
+        ]
+        taken = given
+    return nodes, weights

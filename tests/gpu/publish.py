@@ -2,8 +2,8 @@
 
     python -m tests.gpu.publish OUT [--docs docs/gpu-results]
 
-Copies OUT/results.json and OUT/table.md to DATE-DEVICE.json and .md, without the paths of the
-machine that they were found on, and writes the folder's index, README.md, anew.
+Copies OUT/results.json and OUT/table.md to DATE-DEVICE.json and .md (they name neither the host nor
+its paths), and writes the folder's index, README.md, anew.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def publish(out: Path, docs: Path) -> Path:
     results = read_json(out / RESULTS)
     if "parts" not in results:
         raise InputRefused("the folder holds no results of a check", value=str(out))
-    results = without_paths(results, {out.absolute(): "OUT", ROOT: "ROOT", Path.home(): "~"})
     path = _free(docs, f"{results['date']}-{slug(results)}")
     write_json(path.with_suffix(".json"), results)
     write_text(path.with_suffix(".md"), table(results))
@@ -48,19 +47,6 @@ def slug(results: Mapping[str, Any]) -> str:
     """The device's name as part of a file's."""
     name = results["gpu"]["name"] if results["device"] == "cuda" and results["gpu"] else "cpu"
     return re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")
-
-
-def without_paths(value: Any, places: Mapping[Path, str]) -> Any:
-    """The same data, in every text of it each place's path replaced by a word; longest first."""
-    if isinstance(value, str):
-        for path, word in sorted(places.items(), key=lambda each: -len(str(each[0]))):
-            value = value.replace(str(path), word) if len(path.parts) > 1 else value
-        return value
-    if isinstance(value, dict):
-        return {key: without_paths(each, places) for key, each in value.items()}
-    if isinstance(value, list):
-        return [without_paths(each, places) for each in value]
-    return value
 
 
 def index(docs: Path) -> str:

@@ -24,7 +24,7 @@ class State(StrEnum):
     NOT_REACHED = "not reached"
 
 
-class Skipped(Exception):  # noqa: N818 - no error: a part that cannot be here says so by it
+class Skipped(Exception):
     """Why a part cannot be run here."""
 
 

@@ -9,7 +9,7 @@
 set -euo pipefail
 
 usage() {
-  sed -n '2,8s/^# \{0,1\}//p' "$0"
+  sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 

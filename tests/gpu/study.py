@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core.errors import Interrupted
+from autotune.core.sla import enough_samples
 from tests.gpu.bench import definition, write_study
 from tests.gpu.context import Context
 from tests.gpu.models import Model, model_of
@@ -64,36 +65,34 @@ class Target:
 
 def target_of(curves: Sequence[Mapping[str, Any]], scale: Scale) -> Target:
     """Demanding, but feasible, by what was measured. Skipped without a point."""
-    every = [
-        (point["images_s"], curve, point)
-        for curve in curves
-        for point in curve["points"]
-        if point["ms"]
-    ]
+    every = [(curve, point) for curve in curves for point in curve["points"] if point["ms"]]
     if not every:
         raise Skipped("there is no service time to choose a rate by: see part (c)")
-    most, best, _ = max(every, key=lambda each: each[0])
+    best, most = max(every, key=lambda each: float(each[1]["images_s"]))
     alone = [
-        (point["images_s"], point)
-        for _, curve, point in every
+        point
+        for curve, point in every
         if curve["precision"] == best["precision"] and curve["instances"] == 1
-    ] or [(images_s, point) for images_s, _, point in every]
-    highest = max(images_s for images_s, _ in alone)
-    good = min(
-        (point for images_s, point in alone if images_s >= GOOD_SHARE * highest),
-        key=lambda point: point["batch"],
-    )
-    offered = min(LOAD_SHARE * most, scale.most_qps)
+    ]
+    good = good_batch(alone or [point for _, point in every])
+    offered = min(LOAD_SHARE * most["images_s"], scale.most_qps)
     limit = max(scale.least_p95_ms, LIMIT_IN_BATCHES * good["ms"] + NETWORK_MS)
     return Target(
         offered_qps=_rounded(offered),
         p95_ms=_rounded(limit),
         because=(
-            f"{LOAD_SHARE:.0%} of the most that part (c) saw, {most:.0f} images/s, and at most"
-            f" {scale.most_qps:.0f}; {LIMIT_IN_BATCHES:g} × {good['ms']:.1f} ms, a batch of"
+            f"{LOAD_SHARE:.0%} of the most that part (c) saw, {most['images_s']:.0f} images/s, and"
+            f" at most {scale.most_qps:.0f}; {LIMIT_IN_BATCHES:g} × {good['ms']:.1f} ms, a batch of"
             f" {good['batch']}, + {NETWORK_MS:g} ms, and at least {scale.least_p95_ms:g}"
         ),
     )
+
+
+def good_batch(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The smallest batch with nearly the highest throughput."""
+    enough = GOOD_SHARE * max(float(point["images_s"]) for point in points)
+    good = [point for point in points if point["images_s"] >= enough]
+    return min(good, key=lambda point: int(point["batch"]))
 
 
 def _rounded(value: float) -> float:
@@ -130,12 +129,13 @@ def question(context: Context, model: Model, target: Target, minutes: float) -> 
 
 
 def windows(scale: Scale, target: Target) -> dict[str, float]:
-    """Long enough for a p95 (ten requests beyond it, and some), and for the queue to settle."""
-    enough_s = 1.2 * 200 / target.offered_qps
-    measure_s = max(scale.measure_s, enough_s)
+    """Long enough for the queue to settle, and where a verdict is undecided for a p95 with ten
+    requests beyond it."""
+    enough_s = 1.2 * enough_samples(95.0) / target.offered_qps
     return {
         "warmup_s": max(scale.warmup_s, 2 * target.p95_ms / 1000),
-        "measure_s": round(measure_s, 2),
+        "measure_s": scale.measure_s,
+        "measure_max_s": round(max(3 * scale.measure_s, enough_s), 2),
         "timeout_s": max(5.0, 10 * target.p95_ms / 1000),
     }
 

@@ -22,7 +22,7 @@ from tests.gpu.report import Skipped
 
 NOWHERE = Endpoint(http="", grpc="")
 """The loads are no server: these sources ask a process and a device alone."""
-LEAD_S = 0.4
+LEAD_S = 0.3
 """How long a load runs before it is watched, and after."""
 REST_S = 1.5
 """For a device to cool off in before its power is read again."""
@@ -47,10 +47,21 @@ class Counter:
     since: str = BEFORE
 
 
-def counters(held_mb: float) -> tuple[Counter, ...]:
-    """On a GPU of any size; the thresholds are far above what a counter shows of itself."""
-    return (
+LOADS = ("matmul", "hold", "copy", "to_device", "to_host")
+"""In the order in which they are run; a processor is put under all of them too."""
+
+
+def counters(context: Context) -> tuple[Counter, ...]:
+    """Those that the device may have. The thresholds are far above what a counter of a GPU of any
+    size shows by itself."""
+    everywhere = (
         Counter(name="utilization", load="matmul", least=0.2),
+        Counter(name="memory_mb", load="hold", least=0.8 * context.scale.held_mb),
+    )
+    if not context.on_gpu:
+        return everywhere
+    return (
+        *everywhere,
         Counter(name="sm_active", load="matmul", least=0.2),
         Counter(name="sm_occupancy", load="matmul", least=0.02),
         Counter(name="tensor_active", load="matmul", least=0.05),
@@ -60,7 +71,6 @@ def counters(held_mb: float) -> tuple[Counter, ...]:
         Counter(name="power_w", load="matmul", least=10),
         Counter(name="power_w", load=IDLE, least=-10, since="matmul"),
         Counter(name="energy_j", load="matmul", least=10),
-        Counter(name="memory_mb", load="hold", least=0.8 * held_mb),
     )
 
 
@@ -91,7 +101,7 @@ def run(context: Context) -> None:
     found = python_with_torch()
     if isinstance(found, str):
         lacking = "" if context.on_gpu else "no GPU, and "
-        raise Skipped(f"{lacking}{found}, to load anything with")
+        raise Skipped(f"{lacking}{found}")
     report.made_with(**found.versions)
     with Apart(found.python, "loads", order(context), sys.stderr) as loads:
         if loads.hear() is None:
@@ -168,16 +178,18 @@ def flat(window: TelemetryWindow) -> dict[str, Any]:
 
 
 def _watch_all(context: Context, watch: Watch) -> None:
-    wanted = counters(context.scale.held_mb)
-    loads = dict.fromkeys(counter.load for counter in wanted if counter.load != IDLE)
-    seen: dict[str, Mapping[str, Any]] = {BEFORE: watch.under(IDLE)}
-    for load in loads:
-        if context.deadline.left_s < watch.seconds + 2 * LEAD_S:
-            context.report.note(f"no time was left for the load {load} and those after it")
+    """At rest, under each load, and at rest again, for as long as there is time."""
+    wanted = counters(context)
+    one_s, left_s = 0.0, context.deadline.left_s
+    seen: dict[str, Mapping[str, Any]] = {}
+    for name, load in ((BEFORE, IDLE), *zip(LOADS, LOADS, strict=True)):
+        if context.deadline.left_s < 2 * one_s + REST_S:
+            context.report.note(f"no time was left for the load {name} and those after it")
             break
-        seen[load] = watch.under(load)
+        seen[name] = watch.under(load)
         _keep(context, wanted, seen)
-    watch.sleep(min(REST_S, context.deadline.left_s))
+        one_s, left_s = max(one_s, left_s - context.deadline.left_s), context.deadline.left_s
+    watch.sleep(REST_S)
     seen[IDLE] = watch.under(IDLE)
     _keep(context, wanted, seen)
 
@@ -189,4 +201,3 @@ def _keep(
         loads={load: dict(found) for load, found in seen.items()},
         counters=[moved(counter, seen) for counter in wanted if counter.load in seen],
     )
-

@@ -44,7 +44,9 @@ def run(context: Context) -> None:
             rows.append(row)
             context.report.keep(candidates=rows, **regret(rows, pick))
     if len(rows) < len(candidates):
-        context.report.note(f"time was left for {len(rows)} of {len(candidates)} candidates")
+        context.report.note(
+            f"no time was left for {len(candidates) - len(rows)} of {len(candidates)} candidates"
+        )
     if not rows:
         raise RuntimeError("no candidate could be measured")
 
@@ -82,7 +84,7 @@ def _two_of(numbers: Sequence[int], mine: object) -> list[int]:
 def measured(
     context: Context, bench: Bench, candidates: Sequence[Candidate]
 ) -> Iterator[dict[str, Any]]:
-    """Each in turn under the same arrivals, as a study measures it, for as long as there is time."""
+    """Each in turn under the same arrivals, as a study measures it, while there is time."""
     measurer = Measurer(
         study=bench.study, load=bench.load, telemetry=bench.telemetry, clock=SystemClock()
     )

@@ -1,4 +1,4 @@
-"""Part (f): how busy the device is with the configuration that a newcomer has, and with the pick."""
+"""Part (f): how busy the device is, as a newcomer configures it and with the pick."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from tests.gpu.truth import values_of
 
 BEFORE, AFTER = "before", "after"
 AT_RATE, SATURATED = "at the study's rate", "at saturation"
-STORIES = ("18% → 72%", "12% → 67%", "22% → 71%")
-"""Published cases of GPUs that were tuned: the utilization before and after."""
-SHORTEST_S = 1.0
+SHORTEST_S = 0.5
 LONGEST_S = 4.0
-LOAD_S = 4.0
-"""What a configuration and its two loads take beside the windows."""
+BESIDE_S = 1.5
+"""What a configuration takes beside its two loads, before any has shown it."""
 GAUGES = ("sm_active", "tensor_active", "dram_active", "power_w")
 
 
@@ -42,7 +40,7 @@ def run(context: Context) -> None:
         context.report.note("there is no pick: see part (d)")
     else:
         configurations[AFTER] = Candidate(values_of(found["chosen"]["candidate"]))
-    context.report.keep(stories=list(STORIES), offered_qps=target.offered_qps)
+    context.report.keep(offered_qps=target.offered_qps)
     rows: list[dict[str, Any]] = []
     with opened(context, {**study, "finals": "none"}) as bench:
         for row in _rows(context, bench, configurations, target):
@@ -55,41 +53,38 @@ def run(context: Context) -> None:
 def _rows(
     context: Context, bench: Bench, configurations: Mapping[str, Candidate], target: Target
 ) -> Iterator[dict[str, Any]]:
-    prepared = False
+    settle_s, beside_s = context.scale.settle_s, BESIDE_S
     for place, (name, candidate) in enumerate(configurations.items()):
-        seconds = _seconds(context.deadline.left_s, len(configurations) - place)
+        left_s = context.deadline.left_s
+        # The two windows of this one, and as much for each that is still to come.
+        seconds = (left_s / (len(configurations) - place) - beside_s) / 2 - settle_s
         if seconds < SHORTEST_S:
             context.report.note(f"no time was left for the configuration {name}")
             return
+        seconds = min(seconds, LONGEST_S)
         told = {"configuration": name, "candidate": candidate.to_json()}
         try:
             bench.server.apply(candidate)
-            if not prepared:
-                bench.send_single()
-                prepared = True
+            bench.send_single()
             # The burst first: it leaves no queue behind that the other load would find.
-            yield {**told, "load": SATURATED, **_burst(bench, candidate, seconds)}
-            yield {**told, "load": AT_RATE, **_offer(bench, target, seconds)}
+            yield {**told, "load": SATURATED, **_burst(bench, candidate, settle_s, seconds)}
+            yield {**told, "load": AT_RATE, **_offer(bench, target, settle_s, seconds)}
         except (ServerFailed, LoadFailed) as error:
             yield {**told, "load": "", "reason": str(error)}
+        beside_s = max(beside_s, left_s - context.deadline.left_s - 2 * (settle_s + seconds))
 
 
-def _seconds(left_s: float, configurations: int) -> float:
-    """Of each of a configuration's two windows."""
-    return min(LONGEST_S, (left_s / configurations - LOAD_S) / 2)
-
-
-def _burst(bench: Bench, candidate: Candidate, seconds: float) -> dict[str, Any]:
+def _burst(bench: Bench, candidate: Candidate, settle_s: float, seconds: float) -> dict[str, Any]:
     batch, instances = candidate.get(MAX_BATCH_SIZE, 1), candidate.get(INSTANCES, 1)
     assert isinstance(batch, int)
     assert isinstance(instances, int)
     in_flight = max(16, 3 * batch * instances)
-    loaded = bench.saturate(in_flight=in_flight, warmup_s=0.5, seconds=seconds)
+    loaded = bench.saturate(in_flight=in_flight, warmup_s=settle_s, seconds=seconds)
     return _row(loaded, at_least=generator_bound(loaded.load, bench.study.trust))
 
 
-def _offer(bench: Bench, target: Target, seconds: float) -> dict[str, Any]:
-    loaded = bench.offer(target.offered_qps, warmup_s=1.0, seconds=seconds)
+def _offer(bench: Bench, target: Target, settle_s: float, seconds: float) -> dict[str, Any]:
+    loaded = bench.offer(target.offered_qps, warmup_s=settle_s, seconds=seconds)
     return {**_row(loaded), "fell_behind": saturated(loaded.load), "p95_ms": _p95(loaded.load)}
 
 

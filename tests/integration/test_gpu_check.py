@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -36,7 +36,7 @@ MINUTES = 2.0
 NEEDS_TORCH = ("telemetry", "outputs")
 
 
-# ------------------------------------------------------------------------------------ the whole of it
+# ---------------------------------------------------------------------------------- the whole of it
 @pytest.fixture(scope="module")
 def done(
     tmp_path_factory: pytest.TempPathFactory, server_environment: ServerEnvironment
@@ -57,6 +57,11 @@ def figures(results: dict[str, Any], part: str) -> dict[str, Any]:
     assert entry["state"] == "ok", entry
     found: dict[str, Any] = entry["figures"]
     return found
+
+
+def hurried(found: dict[str, Any]) -> bool:
+    """Whether this machine was too busy for all that a part had to do, which it then says."""
+    return any("no time was left" in note for note in found.get("notes", ()))
 
 
 def test_every_part_is_run_or_skipped_with_its_reason(
@@ -88,9 +93,10 @@ def test_the_doctor_is_asked_in_any_case(done: tuple[Path, dict[str, Any], int])
 def test_the_curves_have_a_time_for_every_batch_size_and_number_of_instances(
     done: tuple[Path, dict[str, Any], int],
 ) -> None:
-    curves = figures(done[1], "curves")["curves"]
-    assert {curve["instances"] for curve in curves} == {1, 2}
-    assert [point["batch"] for point in curves[0]["points"]] == [1, 2, 4, 8]
+    found = figures(done[1], "curves")
+    curves = found["curves"]
+    assert hurried(found) or {curve["instances"] for curve in curves} == {1, 2}
+    assert hurried(found) or [point["batch"] for point in curves[0]["points"]] == [1, 2, 4, 8]
     for curve in curves:
         for point in curve["points"]:
             assert point["ms"] > 0
@@ -104,7 +110,7 @@ def test_the_study_is_a_study_of_the_product(done: tuple[Path, dict[str, Any], i
     assert study["target"]["offered_qps"] > 0
     assert study["trials"][0]["number"] == 0
     assert study["trials"][0]["candidate"]["max_batch_size"] == 1
-    assert len(study["trials"]) > 1
+    assert len(study["trials"]) > 1 or "would not fit" in study["stopped_because"]
     assert study["chosen"]["number"] in {trial["number"] for trial in study["trials"]}
     assert read_json(out / "study.json")["study"]["name"] == "check"
     assert (out / "check.yaml").is_file()
@@ -114,18 +120,19 @@ def test_the_truth_is_measured_around_the_pick(done: tuple[Path, dict[str, Any],
     truth = figures(done[1], "truth")
     chosen = figures(done[1], "study")["chosen"]["candidate"]
     assert truth["candidates"][0]["candidate"] == chosen
-    assert len(truth["candidates"]) > 1
+    assert hurried(truth) or len(truth["candidates"]) == truth["candidates_planned"] > 1
+    assert all(each["candidate"] != chosen for each in truth["candidates"][1:])
     assert truth["regret"] is None or 0 <= truth["regret"] < 1
 
 
 def test_utilization_is_measured_before_and_after_under_the_same_loads(
     done: tuple[Path, dict[str, Any], int],
 ) -> None:
-    rows = figures(done[1], "use")["rows"]
+    found = figures(done[1], "use")
+    rows = found["rows"]
+    names = ("before",) if hurried(found) else ("before", "after")
     assert [(row["configuration"], row["load"]) for row in rows] == [
-        (name, load)
-        for name in ("before", "after")
-        for load in ("at saturation", "at the study's rate")
+        (name, load) for name in names for load in ("at saturation", "at the study's rate")
     ]
     for row in rows:
         assert 0 < row["utilization"] <= 1
@@ -145,7 +152,9 @@ def test_the_table_is_for_people_and_names_no_host(
 
 def test_nothing_is_left_running(done: tuple[Path, dict[str, Any], int]) -> None:
     out = str(done[0])
-    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    lines = [
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ]
     assert not [line for line in lines if out in line]
 
 
@@ -175,7 +184,7 @@ def scripted(**scripts: str) -> Any:
 
 
 def conducted(out: Path, minutes: float, command: Any) -> tuple[int, dict[str, Any]]:
-    options = Options(out=out, minutes=minutes, device="cpu", tiny=True)
+    options = Options(out=out, minutes=minutes, device="cpu")
     said: list[str] = []
     status = Conductor(options=options, say=said.append, command=command).run()
     assert len(said) >= len(PARTS)
@@ -184,7 +193,7 @@ def conducted(out: Path, minutes: float, command: Any) -> tuple[int, dict[str, A
 
 def test_what_a_part_found_before_it_failed_is_kept_and_the_others_are_run(tmp_path: Path) -> None:
     command = scripted(
-        telemetry="report.keep(known=1); os._exit(3)",
+        telemetry="print(report._path, file=sys.stderr); report.keep(known=1); os._exit(3)",
         outputs="report.keep(known=2); os.kill(os.getpid(), signal.SIGSEGV)",
         curves="report.end(State.SKIPPED, 'no such thing here')",
         study="report.end(State.FAILED, 'it broke')",
@@ -196,7 +205,7 @@ def test_what_a_part_found_before_it_failed_is_kept_and_the_others_are_run(tmp_p
         *("failed", "failed", "skipped", "failed", "ok", "ok")
     ]
     assert parts["telemetry"]["figures"]["known"] == 1
-    assert "exit status 3" in parts["telemetry"]["reason"]
+    assert "exit status 3: OUT/parts/telemetry.json" in parts["telemetry"]["reason"]
     assert parts["outputs"]["figures"]["known"] == 2
     assert "SIGSEGV" in parts["outputs"]["reason"]
     assert parts["curves"]["reason"] == "no such thing here"
@@ -256,9 +265,9 @@ def wait_for(file: Path) -> None:
         time.sleep(0.05)
 
 
-# ------------------------------------------------------------------------------------------ run.sh
+# ------------------------------------------------------------------------------------------- run.sh
 @pytest.fixture
-def bundle(tmp_path: Path) -> Iterator[Path]:
+def bundle(tmp_path: Path) -> Path:
     """An unpacked bundle, as far as run.sh looks at it: its Python writes down what it is asked."""
     folder = tmp_path / "autotune-bundle"
     folder.mkdir()
@@ -272,22 +281,22 @@ def bundle(tmp_path: Path) -> Iterator[Path]:
         "exit 7\n"
     )
     python.chmod(0o755)
-    yield folder
+    return folder
 
 
-def run_sh(*arguments: object, **more: Any) -> subprocess.Popen[str]:
+def run_sh(*arguments: object, folder: Path, err: int = subprocess.DEVNULL) -> Any:
     return subprocess.Popen(
         ["bash", str(ROOT / "tests" / "gpu" / "run.sh"), *map(str, arguments)],
         text=True,
-        stderr=subprocess.PIPE,
+        stderr=err,
+        cwd=folder,
         env={key: value for key, value in os.environ.items() if key != "AUTOTUNE_CACHE"},
-        **more,
     )
 
 
 def test_a_bundles_own_python_runs_the_check_in_its_folder(bundle: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
-    process = run_sh(bundle, out, "--tiny")
+    process = run_sh(bundle, out, "--tiny", folder=tmp_path)
     assert process.wait(30) == 7
     assert (out / "asked").read_text().split() == [
         *(str(bundle), f"{out}/work/cache", "--out", str(out), "--tiny")
@@ -298,7 +307,7 @@ def test_an_archive_is_unpacked_and_removed_again(bundle: Path, tmp_path: Path) 
     archive = tmp_path / "bundle.tar.xz"
     subprocess.run(["tar", "-cJf", archive, "-C", tmp_path, bundle.name], check=True)
     out = tmp_path / "results"
-    process = run_sh(archive, out, cwd=tmp_path)
+    process = run_sh(archive, out, folder=tmp_path)
     assert process.wait(30) == 7
     unpacked = Path((out / "asked").read_text().split()[0])
     assert unpacked.name == bundle.name
@@ -307,7 +316,7 @@ def test_an_archive_is_unpacked_and_removed_again(bundle: Path, tmp_path: Path) 
 
 def test_a_signal_is_passed_on_and_the_checks_own_status_told(bundle: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
-    process = run_sh(bundle, out, "--wait")
+    process = run_sh(bundle, out, "--wait", folder=tmp_path)
     deadline = time.monotonic() + 30
     while not (out / "asked").exists():
         assert time.monotonic() < deadline
@@ -318,13 +327,13 @@ def test_a_signal_is_passed_on_and_the_checks_own_status_told(bundle: Path, tmp_
 
 @pytest.mark.parametrize("arguments", [("nowhere",), ("nowhere", "out")])
 def test_what_is_no_bundle_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    process = run_sh(*arguments, cwd=tmp_path)
-    assert process.wait(30) == 2
-    assert process.stderr is not None
-    assert process.stderr.read()
+    with run_sh(*arguments, folder=tmp_path, err=subprocess.PIPE) as process:
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said
 
 
-# ------------------------------------------------------------------- PyTorch's side, where it is here
+# ----------------------------------------------------------------- PyTorch's side, where it is here
 def test_the_loads_run_on_a_processor_as_on_a_gpu(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed here")
     order = {"device": "cpu", "matrix": 64, "copy_mb": 8, "held_mb": 8}

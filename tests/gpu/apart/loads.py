@@ -2,10 +2,10 @@
 
     python -m tests.gpu.apart.loads ORDER
 
-ORDER, JSON: ``device``, ``matrix`` (rows of a square one), ``copy_mb`` and ``held_mb``. Commands are
-lines of JSON on standard input: ``load`` (a name of `LOADS`) and ``seconds``. Answers: ``ready``
-once the device is open; to a command ``began``, when its load runs, then ``done`` with what it did,
-or ``refused`` with why it could not.
+ORDER, JSON: ``device``, ``matrix`` (rows of a square one), ``copy_mb`` and ``held_mb``. Commands
+are lines of JSON on standard input: ``load`` (a name of `LOADS`) and ``seconds``. Answers:
+``ready`` once the device is open; to a command ``began``, when its load runs, then ``done`` with
+what it did, or ``refused`` with why it could not.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Step:
     unit: str
 
 
-def idle(bench: Bench) -> Step:  # noqa: ARG001 - as the others
+def idle(bench: Bench) -> Step:
     return Step(lambda: time.sleep(0.05), 0, "")
 
 
@@ -80,7 +80,12 @@ def to_host(bench: Bench) -> Step:
 def hold(bench: Bench) -> Step:
     """Keep memory, and do nothing."""
     held = bench.bytes_on(bench.device, bench.order["held_mb"])
-    return Step(lambda: (time.sleep(0.05), held), 0, "")
+
+    def rest() -> Any:
+        time.sleep(0.05)
+        return held
+
+    return Step(rest, 0, "")
 
 
 def _both(bench: Bench) -> tuple[Any, Any, float]:
@@ -103,8 +108,8 @@ LOADS: dict[str, Callable[[Bench], Step]] = {
 
 
 def run(bench: Bench, name: str, seconds: float) -> dict[str, Any]:
-    """The rate that it reached. Three steps are asked for at a time, so that the device does not run
-    dry between them."""
+    """The rate that it reached. Three steps are asked for at a time, so that the device does not
+    run dry between them."""
     step = LOADS[name](bench)
     step.do()
     bench.wait()

@@ -52,9 +52,7 @@ def network(torch: Any, shape: Mapping[str, Any]) -> Any:
                     blocks.append(Block(taken, width << stage, stride))
                     taken = EXPANSION * (width << stage)
             self.enlarge = nn.Upsample(scale_factor=float(shape["enlarged"]))
-            self.stem = nn.Sequential(
-                convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-            )
+            self.stem = nn.Sequential(convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
             self.blocks = nn.Sequential(*blocks)
             self.head = nn.Linear(taken, shape["classes"])
 
