@@ -74,8 +74,8 @@ class Finals:
             self._capacity(number)
 
     def _with_the_pick(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        """The finalists, the pick first. Where what they were found to be leaves a trial on top that
-        was none of them, it runs in turns with the first of them: once."""
+        """The finalists, the pick first. Where the finals leave a trial on top that was none of
+        them, it runs in turns with the first of them: once."""
         pick = self.decision().pick
         if pick is None or pick in numbers or self.seconds_left() <= 0:
             return numbers
