@@ -34,6 +34,7 @@ from autotune.adapters.triton.server_python import of_environment
 from autotune.core.errors import CandidateFailed, InputRefused
 from search_spaces.candidate import Candidate
 from tests.integration.conftest import FAST
+from tests.pipelines import put_ensemble, put_step
 
 TORCH = importlib.util.find_spec("torch")
 pytestmark = pytest.mark.server
@@ -61,7 +62,12 @@ MAKE_MODELS = """
         def forward(self, x: Tensor, idx: Tensor):
             return x.gather(1, idx)
 
+    class Twice(nn.Module):
+        def forward(self, x: Tensor):
+            return 2 * x
+
     torch.manual_seed(1)
+    torch.jit.script(Twice()).save(sys.argv[1] + "/twice.pt")
     net = Net().eval()
     torch.jit.script(net).save(sys.argv[1] + "/net.pt")
     torch.jit.script(Same()).save(sys.argv[1] + "/same.pt")
@@ -152,15 +158,15 @@ def adapted(folder: Path, file: Path, config: str, host: EmbeddedHost) -> Served
     return adapt_for_embedded(native, folder / "work", host=host)
 
 
-def infer(server: LocalServer, inputs: dict[str, Any]) -> Callable[[str], Any]:
+def infer(server: LocalServer, inputs: dict[str, Any], name: str = "m") -> Callable[[str], Any]:
     with closing(tritonclient.http.InferenceServerClient(server.endpoint.http)) as client:
         tensors = []
-        for name, array in inputs.items():
+        for key, array in inputs.items():
             datatype = np_to_triton_dtype(array.dtype)
-            tensor = tritonclient.http.InferInput(name, array.shape, datatype)
+            tensor = tritonclient.http.InferInput(key, array.shape, datatype)
             tensor.set_data_from_numpy(array)
             tensors.append(tensor)
-        as_numpy: Callable[[str], Any] = client.infer("m", tensors).as_numpy
+        as_numpy: Callable[[str], Any] = client.infer(name, tensors).as_numpy
         return as_numpy
 
 
@@ -292,6 +298,31 @@ def test_an_export_is_confirmed_through_the_runner(
             file=files / "net.pt", config=model.config, python=lambda: of_environment(seeing)
         )
         assert "run directly" in check.check(server.endpoint, server.interface(), samples())
+
+
+@with_torch
+def test_a_step_of_a_pipeline_is_served_by_the_runner(
+    files: Path, seeing: ServerEnvironment, tmp_path: Path
+) -> None:
+    repository = tmp_path / "models"
+    put_step(repository, "first", "+ 1")
+    put_ensemble(repository, "pipe", ["first", "twice"])
+    (repository / "twice" / "1").mkdir(parents=True)
+    (repository / "twice" / "1" / "model.pt").write_bytes((files / "twice.pt").read_bytes())
+    (repository / "twice" / "config.pbtxt").write_text(
+        "platform: 'pytorch_libtorch' max_batch_size: 8"
+        " input [ { name: 'x' data_type: TYPE_FP32 dims: -1 } ]"
+        " output [ { name: 'y' data_type: TYPE_FP32 dims: -1 } ]"
+    )
+    given = from_repository(repository, "pipe", tmp_path / "work")
+    host = EmbeddedHost(python=lambda: of_environment(seeing))
+    model = adapt_for_embedded(given, tmp_path / "work", host=host)
+    launcher = EmbeddedLauncher(lambda: seeing)
+    with closing(LocalServer(FAST, model, launcher, work_dir=tmp_path / "log")) as server:
+        server.apply(Candidate({"twice.max_batch_size": 8, "twice.instances": 2}))
+        rows = np.array([[1, 2, 3]], np.float32)
+        answer = infer(server, {"x": rows}, "pipe")("y")
+    np.testing.assert_array_equal(answer, 2 * (rows + 1))
 
 
 # ------------------------------------------------------------------------------ without PyTorch

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from autotune.adapters.triton.config import parse
-from autotune.adapters.triton.direct import NotRun, TorchDirect
+from autotune.adapters.triton.direct import SCRIPT, NotRun, TorchDirect
 from autotune.adapters.triton.reference import DirectOutputCheck, TorchOutputCheck
 from autotune.adapters.triton.server_python import ServerPython, Torch
 from autotune.core.errors import InputRefused, OutputsDiffer
@@ -161,3 +163,29 @@ def test_a_feed_that_the_model_does_not_take_is_told_by_its_index() -> None:
     with pytest.raises(NotRun) as refused:
         direct(code)(FEEDS, ["y"])
     assert refused.value.index == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "devices"),
+    [("CUDA out of memory. Tried to allocate", ["cuda", "cpu"]), ("no kernel", ["cuda"])],
+)
+def test_a_gpu_without_room_leaves_it_to_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, said: str, devices: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("none"))
+    cuda = SimpleNamespace(is_available=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, device=str))
+    monkeypatch.setitem(
+        sys.modules, "torch_model", SimpleNamespace(set_switches=lambda settings: None)
+    )
+    script = runpy.run_path(str(SCRIPT))
+    tried: list[str] = []
+
+    def answer_on(device: str, order: Mapping[str, str]) -> dict[str, str]:
+        tried.append(device)
+        return {"refused": said} if device == "cuda" else {"device": device}
+
+    script["answer_to"].__globals__["answer_on"] = answer_on
+    script["answer_to"]({"device": "cuda"})
+    assert tried == devices

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -210,16 +209,6 @@ def test_tf32_is_off_in_both_places_unless_it_is_asked_for(on_gpu: Served) -> No
     assert (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32) == (False, False)
     on_gpu.load(ADD_ONE, config(), kind="GPU", tf32="true")
     assert (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32) == (True, True)
-
-
-def test_tf32_is_switched_in_the_words_that_pytorch_2_9_brought(on_gpu: Served) -> None:
-    backends = on_gpu.torch.backends
-    newer = [backends.cuda.matmul, SimpleNamespace(), SimpleNamespace()]
-    backends.cudnn.conv, backends.cudnn.rnn = newer[1:]
-    backends.cuda.matmul.fp32_precision = "none"
-    for asked, word in (("false", "ieee"), ("true", "tf32")):
-        on_gpu.load(ADD_ONE, config(), kind="GPU", tf32=asked)
-        assert [each.fp32_precision for each in newer] == [word] * 3
 
 
 @pytest.mark.parametrize(

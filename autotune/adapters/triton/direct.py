@@ -20,7 +20,7 @@ from autotune.adapters.triton.onnx_graph import open_session
 from autotune.adapters.triton.server_python import ServerPython
 from autotune.core.errors import InputRefused, OutputsDiffer
 
-_SCRIPT = Path(__file__).parent / "runner" / "torch_direct.py"
+SCRIPT = Path(__file__).parent / "runner" / "torch_direct.py"
 _DEADLINE_S = 600.0
 
 
@@ -130,7 +130,7 @@ class TorchDirect:
         }
         np.savez(folder / "feeds.npz", **flat)  # type: ignore[arg-type]
         (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
-        arguments = [str(_SCRIPT), str(folder / "order.json"), str(folder / "answer.json")]
+        arguments = [str(SCRIPT), str(folder / "order.json"), str(folder / "answer.json")]
         try:
             done = self.python.run(arguments, timeout_s=_DEADLINE_S)
         except (OSError, subprocess.TimeoutExpired) as error:

@@ -71,21 +71,10 @@ def build(order: Mapping[str, Any], torch: Any) -> dict[str, Any]:
     else:
         torch.jit.save(_edged(torch, module, names, precision), str(artefact))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    _allow_tf32(torch.backends, order["tf32"])
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = order["tf32"]
     answers = _run(torch, artefact, requests, device)
     np.savez(order["answers"], **dict(_flat(answers)))
     return {"torch": torch.__version__, "device": device}
-
-
-def _allow_tf32(backends: Any, allowed: bool) -> None:
-    """Or not, for matrix products and for convolutions, in the words of this PyTorch (2.9 changed
-    them)."""
-    if hasattr(backends.cuda.matmul, "fp32_precision"):
-        word = "tf32" if allowed else "ieee"
-        for each in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
-            each.fp32_precision = word
-    else:
-        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = allowed
 
 
 def _torch() -> Any:

@@ -39,9 +39,19 @@ def main(order_file: str, answer_file: str) -> None:
 
 
 def answer_to(order: dict[str, Any]) -> dict[str, Any]:
+    """On the device that is asked for; on the CPU where that is a GPU without room, most of which
+    the server may have."""
     torch_model.set_switches({"intra_op_threads": "0", "inter_op_threads": "0"})
     on_gpu = order["device"] == "cuda" and torch.cuda.is_available()
-    device = torch.device("cuda" if on_gpu else "cpu")
+    answer = {}
+    for device in ("cuda", "cpu") if on_gpu else ("cpu",):
+        answer = answer_on(torch.device(device), order)
+        if "out of memory" not in answer.get("refused", ""):
+            break
+    return answer
+
+
+def answer_on(device: Any, order: dict[str, Any]) -> dict[str, Any]:
     try:
         program = torch_model.load(Path(order["file"]), device)
         inputs, places = torch_model.refuse_mismatch(order, program)

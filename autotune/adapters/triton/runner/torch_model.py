@@ -531,7 +531,10 @@ def device_of(args: dict[str, str]) -> Any:
 
 def set_switches(settings: dict[str, str]) -> None:
     """Of the whole process: threads, and TF32, which PyTorch allows convolutions by default."""
-    allow_tf32(flag(settings, "tf32", default=False))
+    tf32 = flag(settings, "tf32", default=False)
+    # Newer switches exist since 2.9; these keep what reads either of them in agreement.
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
     for ours, native, take in (
         ("intra_op_threads", "INTRA_OP_THREAD_COUNT", torch.set_num_threads),
         ("inter_op_threads", "INTER_OP_THREAD_COUNT", torch.set_num_interop_threads),
@@ -539,18 +542,6 @@ def set_switches(settings: dict[str, str]) -> None:
         count = int(settings.get(ours, settings.get(native, 1)))
         if count > 0:
             take(count)
-
-
-def allow_tf32(allowed: bool) -> None:
-    """Or not, for matrix products and for convolutions, in the words of this PyTorch (2.9 changed
-    them)."""
-    backends = torch.backends
-    if hasattr(backends.cuda.matmul, "fp32_precision"):
-        word = "tf32" if allowed else "ieee"
-        for each in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
-            each.fp32_precision = word
-    else:
-        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = allowed
 
 
 def flag(settings: dict[str, str], name: str, *, default: bool) -> bool:
