@@ -105,7 +105,9 @@ def _demo_model(study: Path, cache_dir: Path, say: Callable[[str], None]) -> Mod
 
 
 def _spare(python: tuple[int, int]) -> Spare | None:
-    """This machine's own shared libpython of that version, if there is one."""
+    """The machine's own shared libpython of that version, if there is one and it may be needed."""
+    if python in libpython.BROUGHT:
+        return None
     own_python = probe(Path(sys.executable))
     found = own_python if own_python and own_python.minor == python else find_installed(python)
     library = libpython.find(found) if found else None

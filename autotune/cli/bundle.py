@@ -58,7 +58,9 @@ def command(python: str, out: Path | None, with_demo: bool, level: int, as_json:
     else:
         _print(packed, python)
     if packed.untouched:
-        Console.note("note: there is no `strip` here (package binutils): it is larger than it need be")
+        Console.note(
+            "note: there is no `strip` here (package binutils): it is larger than it need be"
+        )
     if level == 9 and packed.bytes > LIMIT_MIB * MIB and not with_demo:
         Console.note(f"note: larger than {LIMIT_MIB} MiB", style="yellow")
 

@@ -6,6 +6,7 @@ import errno
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from autotune.adapters.bundle import archive, own, trimming
 from autotune.adapters.bundle.pins import Pin, read_pins
-from autotune.adapters.bundle.sources import gather
+from autotune.adapters.bundle.sources import Fetching, gather
 from autotune.adapters.bundle.staged import Component, Staged, is_elf
 from autotune.adapters.bundle.target import Target
 from autotune.adapters.bundle.wanted import closure
@@ -70,9 +71,7 @@ def test_the_locks_pin_all_that_autotune_and_its_server_need(target: Target) -> 
     names = closure(own.requirements(), requires, target, trimming.DISTRIBUTIONS)
     assert set(names) <= set(pins)
     assert {"numpy", "locust", "flask", "grpcio", "psutil", "plotly"} <= set(names)
-    assert {"numpy", "onnxruntime", "nvidia-pytriton"} <= set(
-        read_pins(own_requirements(), target)
-    )
+    assert {"numpy", "onnxruntime", "nvidia-pytriton"} <= set(read_pins(own_requirements(), target))
 
 
 def test_what_only_developers_or_other_systems_need_is_not_wanted() -> None:
@@ -106,17 +105,21 @@ def installed(folder: Path, tag: str) -> Path:
     (folder / "tiny.py").write_text("A = 2\n")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
     (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: {tag}\n")
-    (info / "RECORD").write_text("tiny.py,,\n../../bin/tiny,,\ngone.py,,\ntiny-1.0.dist-info/WHEEL,,\n")
+    (info / "RECORD").write_text(
+        "tiny.py,,\n../../bin/tiny,,\ngone.py,,\ntiny-1.0.dist-info/WHEEL,,\n"
+    )
     return folder
+
+
+def fetching(store: Path, pip: Callable[[], Path]) -> Fetching:
+    return Fetching(store=store, pip=pip, say=lambda _: None)
 
 
 def names_of(pin: Pin, store: Path, *sites: Path, target: Target = HERE) -> list[str]:
     def no_pip() -> Path:
         raise AssertionError("pip was asked for")
 
-    (source,) = gather(
-        [pin], target, installed_in=sites, store=store, pip=no_pip, say=lambda _: None
-    )
+    (source,) = gather([pin], target, sites, fetching(store, no_pip))
     return sorted(name for name, _ in source.files())
 
 
@@ -176,14 +179,7 @@ def test_a_wheel_that_cannot_be_fetched_is_an_error_with_pips_words(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     pin = Pin(name="nosuchpackage", version="1.0", hashes=("sha256:" + "0" * 64,))
     with pytest.raises(AutotuneError, match="No matching distribution") as failure:
-        gather(
-            [pin],
-            OTHER,
-            installed_in=[],
-            store=tmp_path / "wheels",
-            pip=lambda: Path(sys.executable),
-            say=lambda _: None,
-        )
+        gather([pin], OTHER, [], fetching(tmp_path / "wheels", lambda: Path(sys.executable)))
     assert f"Python {OTHER.version} could not be fetched" in failure.value.rule
     assert list((tmp_path / "wheels").iterdir()) == []
 
@@ -292,7 +288,9 @@ def test_every_packed_byte_is_some_components(tmp_path: Path) -> None:
 def test_a_package_that_both_have_is_packed_once_as_a_link(tmp_path: Path) -> None:
     staged = staged_at(tmp_path / "staged")
     for path in ("tiny/a.py", "tiny/b.txt", "tiny/fast.so"):
-        staged.add(SERVER, path, lambda to, p=path: to.write_bytes((staged.root / "site" / p).read_bytes()))
+        staged.add(
+            SERVER, path, lambda to, p=path: to.write_bytes((staged.root / "site" / p).read_bytes())
+        )
     staged.add_text(SERVER, "own/c.py", "C = 3\n")
     staged.share("server/site", "site")
     archive.write(staged, "top", tmp_path / "a.tar.xz", level=0)
@@ -339,11 +337,12 @@ def test_an_archive_that_cannot_be_written_is_refused_before_anything_is_made(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "folder.tar.xz").mkdir()
+    (tmp_path / "file").touch()
     for out, words in (
         (tmp_path / "a.zip", "ends in .tar.xz"),
         (tmp_path / "missing" / "a.tar.xz", "cannot be written"),
         (tmp_path / "folder.tar.xz", "something else than a file"),
-        (Path("/proc/a.tar.xz"), "cannot be written"),
+        (tmp_path / "file" / "a.tar.xz", "cannot be written"),
     ):
         with pytest.raises(InputRefused, match=words):
             bundling.refuse_out(out)
@@ -358,7 +357,10 @@ def test_a_full_disk_leaves_the_archive_that_was_there_and_nothing_beside_it(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("autotune.adapters.bundle.pack._stage", lambda *_: None)
+    def stage(staged: Staged, *_: Any) -> None:
+        staged.add_text(SERVER, "tiny.py", "")
+
+    monkeypatch.setattr("autotune.adapters.bundle.pack._stage", stage)
     monkeypatch.setattr("autotune.adapters.bundle.pack.archive.write", full)
     with pytest.raises(AutotuneError, match="no room for the bundle"):
         bundling.make_bundle(HERE.minor, out, with_demo=False, level=0, say=lambda _: None)
@@ -366,7 +368,7 @@ def test_a_full_disk_leaves_the_archive_that_was_there_and_nothing_beside_it(
     assert list(tmp_path.iterdir()) == [out]
 
 
-# ----------------------------------------------------------------------------------------- own files
+# --------------------------------------------------------------------------------------- own files
 def test_the_gpu_check_goes_along_with_the_modules_of_the_tests_that_it_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

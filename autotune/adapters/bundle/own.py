@@ -6,6 +6,7 @@ import ast
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -52,23 +53,21 @@ def add(staged: Staged, target: Target, demo_study: Path) -> None:
     """All of this, and the scripts that start it on the target."""
     inside = Component(name=DISTRIBUTION, version=version(), folder=SITE)
     for path in _package_files():
-        staged.add(inside, path.as_posix(), lambda to, p=path: shutil.copyfile(CHECKOUT / p, to))
-    staged.add(
-        inside, "autotune/_examples/ocr/study.yaml", lambda to: shutil.copyfile(demo_study, to)
-    )
+        staged.add(inside, path.as_posix(), partial(shutil.copyfile, CHECKOUT / path))
+    staged.add(inside, "autotune/_examples/ocr/study.yaml", partial(shutil.copyfile, demo_study))
     about = metadata.distribution(DISTRIBUTION).read_text("METADATA") or ""
     staged.add_text(inside, f"triton_autotune-{version()}.dist-info/METADATA", about)
     outside = Component(name=DISTRIBUTION, version=version(), folder=".")
     _add_scripts(staged, outside, target)
     _add_example(staged, outside)
     for path in _gpu_check():
-        staged.add(outside, path.as_posix(), lambda to, p=path: shutil.copyfile(CHECKOUT / p, to))
+        staged.add(outside, path.as_posix(), partial(shutil.copyfile, CHECKOUT / path))
 
 
 def add_model(staged: Staged, sha256: str, file: Path) -> None:
     """A model that is else fetched from a package; `start` puts it where that is looked for."""
     owner = Component(name="demo model", version="", folder="packaged")
-    staged.add(owner, f"{sha256}/{file.name}", lambda to: shutil.copyfile(file, to))
+    staged.add(owner, f"{sha256}/{file.name}", partial(shutil.copyfile, file))
 
 
 # ----------------------------------------------------------------------------------------- files

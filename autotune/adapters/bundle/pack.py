@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from autotune.adapters.bundle import archive, binaries, own, server, trimming
+from autotune.adapters.bundle import archive, binaries, libraries, own, server, trimming
 from autotune.adapters.bundle.pins import Pin, read_pins
 from autotune.adapters.bundle.server import Spare
-from autotune.adapters.bundle.sources import Source, gather
+from autotune.adapters.bundle.sources import Fetching, Source, gather
 from autotune.adapters.bundle.staged import Component, Staged, is_elf
 from autotune.adapters.bundle.target import Target
 from autotune.adapters.bundle.wanted import closure
@@ -29,6 +29,9 @@ from autotune.adapters.triton.environment import (
 from autotune.core.errors import AutotuneError
 
 DESCRIPTION = "bundle.json"
+_SCIPY_OF = Target(minor=(3, 11))
+"""SciPy is packed as the lock has it for this Python: later versions, which it has for later ones,
+import scipy.linalg for scipy.special, and with it six MiB of a bundle."""
 _ABOUT = Component(name=own.DISTRIBUTION, version=own.version(), folder=".")
 
 
@@ -42,8 +45,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """``level``: of xz, 0 to 9; ``demo_study``: the bundled study's file; ``model``: the one that it
-    tunes, where that is to go along."""
+    """``level``: of xz, 0 to 9; ``demo_study``: the bundled study's file; ``model``: what it tunes,
+    where that is to go along."""
 
     target: Target
     out: Path
@@ -91,7 +94,9 @@ def pack(order: Order, cache_dir: Path, say: Callable[[str], None]) -> Packed:
         staged = Staged(root=Path(folder))
         _stage(staged, order, cache_dir, say)
         say("taking off what no loader reads")
-        stripped = binaries.strip([p for p in map(staged.root.joinpath, staged.owners) if is_elf(p)])
+        stripped = binaries.strip(
+            [p for p in map(staged.root.joinpath, staged.owners) if is_elf(p)]
+        )
         staged.share(server.PACKAGES, own.SITE)
         about = _describe(staged, order)
         staged.add_text(_ABOUT, DESCRIPTION, json.dumps(about, indent=1) + "\n")
@@ -114,20 +119,14 @@ def pack(order: Order, cache_dir: Path, say: Callable[[str], None]) -> Packed:
 
 # ------------------------------------------------------------------------------------- what goes in
 def _stage(staged: Staged, order: Order, cache_dir: Path, say: Callable[[str], None]) -> None:
-    prepared_server = prepared(cache_dir)
+    fetching = Fetching(store=cache_dir / "wheels", pip=lambda: with_pip(cache_dir, say), say=say)
     tool, its_server = _wanted(order.target)
+    here = _own_site()
     for folder, pins, installed_in in (
-        (own.SITE, tool, _own_site()),
-        (server.PACKAGES, its_server, [*_site_of(prepared_server), *_own_site()]),
+        (own.SITE, tool, here),
+        (server.PACKAGES, its_server, [*_site_of(prepared(cache_dir)), *here]),
     ):
-        sources = gather(
-            pins,
-            order.target,
-            installed_in=installed_in,
-            store=cache_dir / "wheels",
-            pip=lambda: with_pip(cache_dir, say),
-            say=say,
-        )
+        sources = gather(pins, order.target, installed_in, fetching)
         say(f"unpacking {len(sources)} packages into {folder}")
         for source in sources:
             _add(staged, source, folder)
@@ -135,11 +134,14 @@ def _stage(staged: Staged, order: Order, cache_dir: Path, say: Callable[[str], N
     if order.model is not None:
         own.add_model(staged, order.model.sha256, order.model.file)
     server.finish(staged, order.target, order.spare)
+    for folder in (own.SITE, server.PACKAGES):
+        libraries.trim(staged, folder)
 
 
 def _wanted(target: Target) -> tuple[list[Pin], list[Pin]]:
     """What the tool needs on the target, and what its server does."""
-    pins = read_pins(own.lock(), target)
+    lock = own.lock()
+    pins = {**read_pins(lock, target), "scipy": read_pins(lock, _SCIPY_OF)["scipy"]}
     names = closure(own.requirements(), _requires, target, trimming.DISTRIBUTIONS)
     unpinned = [name for name in names if name not in pins]
     if unpinned:
@@ -204,4 +206,4 @@ def _parts(components: Sequence[Mapping[str, Any]], spent: Mapping[Component, in
 
 
 def _megabytes(components: Sequence[Mapping[str, Any]]) -> float:
-    return sum(told["bytes"] for told in components) / 1e6
+    return float(sum(told["bytes"] for told in components)) / 1e6

@@ -15,7 +15,8 @@ _HASH = "--hash="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """One version of one distribution; ``hashes`` (``sha256:…``) of its files, any of them will do."""
+    """One version of one distribution; ``hashes`` (``sha256:…``) of its files, one of which is
+    taken."""
 
     name: str
     version: str
@@ -33,7 +34,7 @@ def read_pins(text: str, target: Target) -> Mapping[str, Pin]:
     """By name, of a requirements file in which every line is pinned with hashes; what its markers
     rule out for the target is left out."""
     markers = target.markers()
-    found = {}
+    found: dict[str, Pin] = {}
     for line in text.replace("\\\n", " ").splitlines():
         stated, *hashes = line.split(_HASH)
         if not stated.strip() or stated.lstrip().startswith("#"):

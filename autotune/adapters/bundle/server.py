@@ -1,10 +1,11 @@
-"""The embedded server in a bundle: tritonserver, its Python backend, and the libraries that they
-link, in the layout of the wheel, by which they find one another."""
+"""The embedded server in a bundle: tritonserver and its Python backend, in the layout of the wheel,
+by which they find their libraries."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from autotune.adapters.bundle import binaries
@@ -35,7 +36,7 @@ def finish(staged: Staged, target: Target, spare: Spare | None) -> None:
     """Of nvidia-pytriton's files, which are staged, keep what a server on the target needs, and
     describe the server for `environment.prepare`."""
     _place_stub(staged, target)
-    _drop_libraries(staged)
+    _blank_data(staged)
     if spare is not None:
         _add_libpython(staged, target, spare)
     description = unpacked.describe(
@@ -51,27 +52,22 @@ def finish(staged: Staged, target: Target, spare: Spare | None) -> None:
 def _place_stub(staged: Staged, target: Target) -> None:
     owner = staged.owners[f"{PACKAGES}/{_TRITON}/bin/tritonserver"]
     stub = staged.root / _STUBS / target.version / _STUB
-    staged.add(
-        owner, f"{_TRITON}/backends/python/{_STUB}", lambda to: shutil.copyfile(stub, to)
-    )
+    staged.add(owner, f"{_TRITON}/backends/python/{_STUB}", partial(shutil.copyfile, stub))
     for path in staged.below(_STUBS):
         staged.remove(path)
 
 
-def _drop_libraries(staged: Staged) -> None:
-    """Those that nothing here links: the wheel has them for the stubs of other Pythons too."""
-    triton = staged.below(f"{PACKAGES}/{_TRITON}")
-    programs = [staged.root / path for path in triton if not path.endswith(".py")]
-    needed = binaries.linked(programs, staged.root / _LIBRARIES)
+def _blank_data(staged: Staged) -> None:
+    """ICU's tables, of which Triton's XML reader for remote model repositories would take encodings
+    other than UTF-8. ICU is used to having none: its own name for that is stub data."""
     for path in staged.below(_LIBRARIES):
-        if needed is not None and Path(path).name not in needed:
-            staged.remove(path)
+        if Path(path).name.startswith("libicudata"):
+            binaries.blank(staged.root / path)
 
 
 def _add_libpython(staged: Staged, target: Target, spare: Spare) -> None:
     owner = Component(name="libpython", version=spare.version, folder=LIBPYTHON)
     name = f"libpython{target.version}.so.1.0"
-    staged.add(owner, name, lambda to: shutil.copyfile(spare.library, to))
+    staged.add(owner, name, partial(shutil.copyfile, spare.library))
     if spare.licence is not None:
-        licence = spare.licence
-        staged.add(owner, "LICENSE.txt", lambda to: shutil.copyfile(licence, to))
+        staged.add(owner, "LICENSE.txt", partial(shutil.copyfile, spare.licence))

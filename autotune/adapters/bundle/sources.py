@@ -6,8 +6,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -29,8 +30,11 @@ Writer: TypeAlias = Callable[[Path], object]
 class Source(Protocol):
     """A distribution, as what it puts below site-packages."""
 
-    name: str
-    version: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
 
     def files(self) -> Iterator[tuple[str, Writer]]:
         """Each file's path there, and what writes it."""
@@ -46,7 +50,7 @@ class Installed:
         for file in self.distribution.files or ():
             path = Path(str(file.locate()))
             if ".." not in file.parts and not file.is_absolute() and path.is_file():
-                yield file.as_posix(), lambda to, path=path: shutil.copyfile(path, to)
+                yield file.as_posix(), partial(shutil.copyfile, path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,36 +64,37 @@ class Wheel:
             for member in archive.infolist():
                 path = _installed_path(member.filename)
                 if path and not member.is_dir():
-                    yield path, lambda to, m=member: to.write_bytes(archive.read(m))
+                    yield path, partial(_extract, archive, member)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetching:
+    """Wheels are fetched into ``store``, once, by the Python that ``pip`` gives."""
+
+    store: Path
+    pip: Callable[[], Path]
+    say: Callable[[str], None]
 
 
 def gather(
-    pins: Iterable[Pin],
-    target: Target,
-    *,
-    installed_in: Sequence[Path],
-    store: Path,
-    pip: Callable[[], Path],
-    say: Callable[[str], None],
+    pins: Iterable[Pin], target: Target, installed_in: Sequence[Path], fetching: Fetching
 ) -> Sequence[Source]:
     """A source for each pin, in their order: what is installed in one of those folders of
-    site-packages, else a wheel, kept in ``store``, that ``pip``, a Python that has it, fetches.
-
-    AutotuneError where wheels cannot be fetched.
-    """
+    site-packages, else a wheel. AutotuneError where wheels cannot be fetched."""
     pins = list(pins)
     tags = target.tags()
     found: dict[str, Source] = {}
     for pin in pins:
-        here = _installed(pin, installed_in, tags) or _stored(pin, store, tags)
+        here: Source | None = _installed(pin, installed_in, tags)
+        here = here or _stored(pin, fetching.store, tags)
         if here is not None:
             found[pin.name] = here
     missing = [pin for pin in pins if pin.name not in found]
     if missing:
         names = ", ".join(pin.name for pin in missing)
-        say(f"fetching {len(missing)} wheels for Python {target.version}: {names}")
-        _fetch(missing, target, store, pip())
-        found.update(_all_stored(missing, store, tags))
+        fetching.say(f"fetching {len(missing)} wheels for Python {target.version}: {names}")
+        _fetch(missing, target, fetching.store, fetching.pip())
+        found |= _all_stored(missing, fetching.store, tags)
     return [found[pin.name] for pin in pins]
 
 
@@ -118,7 +123,7 @@ def _stored(pin: Pin, store: Path, tags: frozenset[Tag]) -> Wheel | None:
     return None
 
 
-def _all_stored(pins: Iterable[Pin], store: Path, tags: frozenset[Tag]) -> Mapping[str, Wheel]:
+def _all_stored(pins: Iterable[Pin], store: Path, tags: frozenset[Tag]) -> dict[str, Source]:
     found = {pin.name: _stored(pin, store, tags) for pin in pins}
     lacking = [name for name, wheel in found.items() if wheel is None]
     if lacking:
@@ -144,6 +149,11 @@ def _fetch(pins: Sequence[Pin], target: Target, store: Path, python: Path) -> No
             ) from error
         for wheel in Path(folder).glob("*.whl"):
             wheel.replace(store / wheel.name)
+
+
+def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, to: Path) -> None:
+    with archive.open(member) as content, to.open("wb") as file:
+        shutil.copyfileobj(content, file)
 
 
 def _installed_path(member: str) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ class Staged:
     def add_text(self, component: Component, path: str, text: str) -> Path:
         return self.add(component, path, lambda to: to.write_text(text, "utf-8"))
 
+    def link(self, component: Component, path: str, target: str) -> None:
+        """A link, relative, to a file or a folder of the bundle."""
+        start = Path(f"{component.folder}/{path}").parent
+        relative = Path(os.path.relpath(target, start))
+        self.add(component, path, partial(_link, relative))
+
     def remove(self, path: str) -> None:
         del self.owners[path]
         (self.root / path).unlink()
@@ -62,8 +69,7 @@ class Staged:
                 for path in self.below(own):
                     self.remove(path)
                 self._remove_folders(entry)
-                up = "../" * (folder.count("/") + 1)
-                self.add(owner, entry.name, lambda to, up=up: to.symlink_to(f"{up}{other}/{to.name}"))
+                self.link(owner, entry.name, f"{other}/{entry.name}")
 
     def components(self) -> list[dict[str, Any]]:
         """What there is of each, and a hash of all its paths and contents."""
@@ -94,6 +100,10 @@ class Staged:
         for empty in sorted(folder.rglob("*"), reverse=True):
             empty.rmdir()
         folder.rmdir()
+
+
+def _link(target: Path, link: Path) -> None:
+    link.symlink_to(target)
 
 
 def is_elf(path: Path) -> bool:

@@ -79,7 +79,8 @@ def glibc() -> tuple[int, ...]:
         told = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):
         return ()
-    return tuple(int(part) for part in told.removeprefix("glibc").split(".")[:2])
+    parts = told.removeprefix("glibc").strip().split(".")[:2]
+    return tuple(int(part) for part in parts if part.isdigit())
 
 
 # ---------------------------------------------------------------------------------- where to write
@@ -91,7 +92,7 @@ def writable(name: str, base: str, below: str, environ: dict[str, str]) -> Path:
     home = environ.get("HOME")
     roots = [environ.get(base), f"{home}/{below}" if home else None]
     for root in roots:
-        if root and os.path.isabs(root) and can_write(Path(root) / APP):
+        if root and Path(root).is_absolute() and can_write(Path(root) / APP):
             return Path(root) / APP
     return private(Path(tempfile.gettempdir()) / f"{APP}-{os.getuid()}") / below.lstrip(".")
 
@@ -142,7 +143,7 @@ def build(root: Path, host: Path, version: str) -> None:
     packages = root / "lib" / f"python{version}" / "site-packages"
     packages.mkdir(parents=True)
     folders = [str(HERE / "site"), str(HERE), *site.getsitepackages()]
-    lines = [f"import site; site.addsitedir({ascii(each)})\n" for each in folders]
+    lines = [f"import site; site.addsitedir({each!a})\n" for each in folders]
     (packages / "bundle.pth").write_text("".join(lines), "ascii")
     home = f"home = {Path(sys.base_prefix) / 'bin'}\n"
     (root / "pyvenv.cfg").write_text(f"{home}{HOST_PYTHON} = {host}\n", "utf-8")

@@ -56,7 +56,7 @@ class Target:
         )
 
     def pip_options(self) -> list[str]:
-        """That have `pip download` fetch wheels for it instead of for the Python that pip runs on."""
+        """That have `pip download` fetch wheels for it, whatever Python pip runs on."""
         options = ["--python-version", self.version, "--implementation", "cp"]
         for abi in (self.abi, "abi3", "none"):
             options += ["--abi", abi]

@@ -26,13 +26,19 @@ class Left:
 
 DISTRIBUTIONS: Mapping[str, str] = {
     "virtualenv": "server.requirements: models import what the host’s Python has instead",
-    "pytest": "",
-    "setuptools": "",
-    "pbr": "",
-    "narwhals": "",
+    **dict.fromkeys(("aiohttp", "narwhals", "pbr", "pytest", "pygments", "markdown-it-py"), ""),
+    **dict.fromkeys(("python-engineio", "python-socketio", "pyyaml", "setuptools"), ""),
 }
-"""What is required but not packed, with all that it alone requires: Locust's plugin for pytest,
-hdrhistogram's way of being built, Plotly's data frames."""
+"""What is required but not packed, with all that it alone requires: tritonclient's asynchronous
+client, Plotly's data frames, hdrhistogram's way of being built, Locust's plugin for pytest and its
+Socket.IO users, Rich's colours for code and Markdown, Optuna's own command line."""
+
+_OF_SCIPY = (
+    *("cluster", "constants", "datasets", "differentiate", "fft", "fftpack", "integrate"),
+    *("interpolate", "io", "linalg", "misc", "ndimage", "odr", "optimize", "signal", "sparse"),
+    *("spatial", "stats"),
+)
+"""Every part but scipy.special."""
 
 EVERYWHERE = Left(
     patterns=(
@@ -49,7 +55,9 @@ EVERYWHERE = Left(
 
 BY_NAME: Mapping[str, tuple[Left, ...]] = {
     "alembic": (Left(patterns=("alembic/testing/*", "alembic/templates/*")),),
-    "gevent": (Left(patterns=("gevent/testing/*",)),),
+    "gevent": (
+        Left(patterns=("gevent/testing/*", "gevent/libuv/*.so", "gevent/resolver/cares*.so")),
+    ),
     "locust": (
         Left(
             patterns=("locust/webui/*", "pytest_locust/*"),
@@ -58,8 +66,12 @@ BY_NAME: Mapping[str, tuple[Left, ...]] = {
     ),
     "numpy": (
         Left(
-            patterns=("numpy/f2py/*", "numpy/distutils/*", "numpy/_pyinstaller/*"),
-            costs="numpy.f2py and numpy.distutils, which want a compiler",
+            patterns=("numpy/distutils/*", "numpy/_pyinstaller/*"),
+            costs="numpy.distutils, which wants a compiler",
+        ),
+        Left(
+            patterns=("numpy/*_tests.*.so", "numpy/*/_simd.*.so"),
+            keep=("numpy/*/_multiarray_tests.*.so",),
         ),
     ),
     "nvidia-pytriton": (
@@ -73,6 +85,7 @@ BY_NAME: Mapping[str, tuple[Left, ...]] = {
                 "nvidia_pytriton.libs/*",
                 "*.dist-info/*",
             ),
+            costs="ICU’s tables: remote model repositories whose lists are not in UTF-8",
         ),
     ),
     "onnx": (Left(patterns=("onnx/backend/*", "onnx/bin/*", "onnx/fuzz/*")),),
@@ -91,6 +104,8 @@ BY_NAME: Mapping[str, tuple[Left, ...]] = {
             keep=(
                 "onnxruntime/transformers/__init__.py",
                 "onnxruntime/transformers/float16.py",
+                "onnxruntime/transformers/fusion_utils.py",
+                "onnxruntime/transformers/onnx_model.py",
                 "onnxruntime/transformers/onnx_utils.py",
                 "onnxruntime/tools/__init__.py",
                 "onnxruntime/tools/symbolic_shape_infer.py",
@@ -117,17 +132,19 @@ BY_NAME: Mapping[str, tuple[Left, ...]] = {
     ),
     "scipy": (
         Left(
+            patterns=tuple(f"scipy/{part}/*" for part in _OF_SCIPY),
+            costs="all of SciPy but scipy.special, and of that the ellipsoidal harmonics, also for"
+            " functions that a study names",
+        ),
+        Left(
             patterns=(
-                "scipy/cluster/*",
-                "scipy/datasets/*",
-                "scipy/differentiate/*",
-                "scipy/fftpack/*",
-                "scipy/io/*",
-                "scipy/misc/*",
-                "scipy/odr/*",
-                "scipy/signal/*",
+                "scipy/_lib/cobyqa/*",
+                "scipy/_lib/pyprima/*",
+                "scipy/special/_precompute/*",
+                "scipy/special/cython_special.*",
+                "scipy/conftest.py",
+                "scipy/*/_test_*.so",
             ),
-            costs="parts of SciPy that autotune does not use (signal, io, cluster, …)",
         ),
     ),
     "sqlalchemy": (Left(patterns=("sqlalchemy/testing/*",)),),

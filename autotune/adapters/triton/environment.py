@@ -204,16 +204,17 @@ def _build(
 
 
 def _finish(
-    root: Path, python: Interpreter, library: Path, tritonserver: Path, backends: Path
+    root: Path, python: Interpreter, library: Path | None, tritonserver: Path, backends: Path
 ) -> ServerEnvironment:
     """Note what is where: an environment without that note is one that was left half-built."""
     (root / "shared").mkdir()
-    (root / "shared" / python.shared_library).symlink_to(library)
+    if library is not None:
+        (root / "shared" / python.shared_library).symlink_to(library)
     marker = {
         "tritonserver": _noted(tritonserver, root),
         "backends": _noted(backends, root),
         "libraries": "shared",
-        "library": python.shared_library,
+        "library": python.shared_library if library else "",
     }
     (root / _MARKER).write_text(json.dumps(marker), "utf-8")
     environment = _complete(root)

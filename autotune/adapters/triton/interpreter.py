@@ -28,7 +28,7 @@ print(json.dumps([list(sys.version_info[:3]), sys.base_prefix, v("LIBDIR"), v("L
     site.getsitepackages()]))
 """
 HOST_PYTHON = "host-python"
-"""The line of pyvenv.cfg in which a bundle's start notes the interpreter that it was started with."""
+"""The line of pyvenv.cfg in which a bundle's start notes the interpreter that it was run with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,9 @@ from pathlib import Path
 from autotune.adapters.triton.interpreter import Interpreter, installed_paths, probe
 from autotune.core.errors import ServerFailed
 
+BROUGHT = ((3, 13),)
+"""Whose stub links a library of its own, which comes in the server's wheel."""
+
 
 class NoLibpython(ServerFailed):
     """There is no shared library for this interpreter; another version may have one."""
@@ -37,12 +40,14 @@ _SYSTEM_DIRS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 
 def locate(
     python: Interpreter, cache_dir: Path, progress: Callable[[str], None] = lambda _: None
-) -> Path:
-    """The path of the library for this interpreter's version.
+) -> Path | None:
+    """The path of the library for this interpreter's version; None where its stub needs none.
 
     Looks beside the interpreter, in the loader's directories and beside other interpreters of the
     version, then in Debian's or Ubuntu's archive. NoLibpython names the package to install.
     """
+    if python.minor in BROUGHT:
+        return None
     here = find(python)
     if here is not None:
         return here
@@ -58,10 +63,12 @@ def locate_offline(
     cache_dir: Path,
     spare: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Path:
+) -> Path | None:
     """The same without a network: this machine's own library; or one that is linked below
     ``cache_dir`` from its static one; or ``spare``, of another build of that version. NoLibpython
     if there is none of them that loads."""
+    if python.minor in BROUGHT:
+        return None
     found = find(python) or link_static(python, cache_dir, progress)
     if found is not None:
         return found
@@ -130,7 +137,7 @@ def advice(minor: tuple[int, int]) -> str:
 
 
 def static_library(python: Interpreter) -> Path | None:
-    """The interpreter's own library for static linking, that for position-independent code first."""
+    """The interpreter's own static library, that of position-independent code first."""
     folders = [*([python.archives] if python.archives else []), *beside(python)]
     names = (f"libpython{python.name}-pic.a", f"libpython{python.name}.a")
     here = (folder / name for name in names for folder in folders)

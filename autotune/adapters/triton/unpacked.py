@@ -1,4 +1,4 @@
-"""An embedded server that is there already, as a bundle brings it, and the Python that it runs on."""
+"""An embedded server that is there already, as a bundle brings it, and the Python it runs on."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Unpacked:
 
     def libpython(
         self, python: Interpreter, cache_dir: Path, progress: Callable[[str], None]
-    ) -> Path:
-        """What its stub will link, nothing fetched; `libpython.NoLibpython`."""
+    ) -> Path | None:
+        """What its stub will link of this machine, nothing fetched; `libpython.NoLibpython`."""
         spare = self.spare / python.shared_library
         return libpython.locate_offline(
             python, cache_dir, spare if spare.is_file() else None, progress
@@ -63,6 +63,8 @@ class Unpacked:
         return f"unpacked, for Python {python.name} at {python.path}; {self._stub_words(python)}"
 
     def _stub_words(self, python: Interpreter) -> str:
+        if python.minor in libpython.BROUGHT:
+            return "its stub has a libpython of its own"
         found = libpython.find(python)
         if found is not None:
             return f"{found} serves its stub"
@@ -105,6 +107,6 @@ def link_environment(root: Path, python: Interpreter, packages: Sequence[Path]) 
         (root / "bin" / name).symlink_to(python.path.resolve())
     site = root / "lib" / f"python{python.name}" / "site-packages"
     site.mkdir(parents=True)
-    lines = [f"import site; site.addsitedir({ascii(str(folder))})\n" for folder in packages]
+    lines = [f"import site; site.addsitedir({str(folder)!a})\n" for folder in packages]
     (site / "packages.pth").write_text("".join(lines), "ascii")
     (root / "pyvenv.cfg").write_text(f"home = {python.base_prefix / 'bin'}\n", "utf-8")
