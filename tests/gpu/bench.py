@@ -4,6 +4,7 @@ with by hand."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,8 @@ import numpy as np
 
 from autotune.bootstrap import open_store
 from autotune.bootstrap.bench import Surroundings, alone, fresh_folder, prepare_model, set_up
+from autotune.core.errors import AutotuneError
 from autotune.core.measurement import Ended, LoadResult, ServerWindow, TelemetryWindow
-from autotune.core.model_interface import NUMPY_DTYPES, ModelInterface, Sample
 from autotune.core.study import Study
 from autotune.ports import (
     LoadDriver,
@@ -30,12 +31,13 @@ from autotune.settings import Settings
 from autotune.studyfile import read_study_file
 from tests.gpu.context import Context
 from tests.gpu.host import chosen_devices
+from tests.gpu.images import batch_of, images_of
 from tests.gpu.models import Model
+from tests.gpu.plan import Shape
 from tests.gpu.report import write_text
 
-IMAGES = 8
-"""Different requests."""
 MOST_IN_FLIGHT = 4096
+WAIT_S = 0.2
 
 
 def definition(context: Context, model: Model, name: str) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def definition(context: Context, model: Model, name: str) -> dict[str, Any]:
         "workload": {
             "target_qps": 100.0,
             "headroom": 1.0,
-            "inputs": {"kind": "random", "count": IMAGES},
+            "inputs": str(images_file(context, model)),
             "warmup_s": scale.warmup_s,
             "measure_s": scale.measure_s,
             "saturation_s": scale.burst_s,
@@ -61,6 +63,14 @@ def definition(context: Context, model: Model, name: str) -> dict[str, Any]:
         "trust": {"foreign_cpu": scale.foreign_cpu},
         "seed": 7,
     }
+
+
+def images_file(context: Context, model: Model) -> Path:
+    """What a study's requests carry: an array, by the name of the model's input."""
+    path = context.out / f"images-{model.source}.npz"
+    if not path.exists():
+        np.savez(path, **{model.takes: images_of(context.scale.shape)})
+    return path
 
 
 def _tolerance(absolute: float) -> dict[str, float]:
@@ -110,6 +120,7 @@ class Bench:
     """Nothing of it runs before it is used; all of it ends with `opened`'s context."""
 
     study: Study
+    shape: Shape
     server: Server
     load: LoadDriver
     telemetry: Telemetry
@@ -144,26 +155,28 @@ class Bench:
         """From now on a request holds that many images: without a batcher it is one execution.
         (For the load generator it is a model without a batch dimension, of larger inputs.)"""
         interface = self.server.interface()
-        whole = replace(interface, batched=False)
-        self.load.prepare(whole, [batch(interface, size, seed) for seed in range(2)])
+        (name,) = (each.name for each in interface.inputs)
+        self.load.prepare(replace(interface, batched=False), [{name: batch_of(self.shape, size)}])
 
     def send_single(self) -> None:
         """From now on a request is one image."""
         interface = self.server.interface()
-        self.load.prepare(interface, images(interface))
+        (name,) = (each.name for each in interface.inputs)
+        self.load.prepare(interface, [{name: image} for image in images_of(self.shape)])
 
 
-def batch(interface: ModelInterface, size: int, seed: int) -> Sample:
-    draw = np.random.default_rng(seed)
-    return {
-        each.name: draw.integers(0, 256, (size, *each.shape)).astype(NUMPY_DTYPES[each.datatype])
-        for each in interface.inputs
-    }
-
-
-def images(interface: ModelInterface) -> list[Sample]:
-    whole = batch(interface, IMAGES, 0)
-    return [{name: rows[place] for name, rows in whole.items()} for place in range(IMAGES)]
+def _wait_alone(context: Context, stack: ExitStack) -> None:
+    """Wait for another study's end, for half of the time that there is."""
+    longest_s = context.deadline.left_s / 2
+    while True:
+        try:
+            stack.enter_context(alone())
+        except AutotuneError:
+            if context.deadline.left_s < longest_s:
+                raise
+            time.sleep(WAIT_S)
+        else:
+            return
 
 
 @contextmanager
@@ -174,7 +187,7 @@ def opened(context: Context, study: Mapping[str, Any]) -> Iterator[Bench]:
     settings = Settings.from_environment()
     settings.refuse_unusable()
     with ExitStack() as stack:
-        stack.enter_context(alone())
+        _wait_alone(context, stack)
         store = stack.enter_context(open_store(settings.database, create=True))
         at = Surroundings(
             settings=settings,
@@ -185,4 +198,10 @@ def opened(context: Context, study: Mapping[str, Any]) -> Iterator[Bench]:
         )
         wired = set_up(read, prepare_model(read, at, None), at)
         wired.server.start()
-        yield Bench(study=read, server=wired.server, load=wired.load, telemetry=wired.telemetry)
+        yield Bench(
+            study=read,
+            shape=context.scale.shape,
+            server=wired.server,
+            load=wired.load,
+            telemetry=wired.telemetry,
+        )

@@ -26,14 +26,21 @@ from tests.gpu.precisions import FILES, FP32, MODEL_FILE, TF32, TF32_ALLOWED
 NAME = "vision"
 _CHANNELS = (32, 64, 64)
 """Of the ONNX file's convolutions: a millisecond or two for one image on one core."""
-TOLERANCE = 0.05
-"""Of the largest answer: as far as bf16 may be from fp32. It is the study's output check that is
-told so; part (b) looks more closely."""
+TOLERANCE = 0.15
+"""Of the largest answer: as far as bf16 may be from fp32, and a small part of what the answers to
+two images are apart. The study's output check is told so; part (b) looks more closely."""
 
 
 class Source(StrEnum):
     PYTORCH = "pytorch"
     ONNX = "onnx"
+
+
+TAKEN_AND_GIVEN = {
+    Source.PYTORCH: ("INPUT__0", "OUTPUT__0"),
+    Source.ONNX: ("image", "scores"),
+}
+"""What the model's input and output are called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,11 @@ class Model:
     precisions: tuple[str, ...] = (FP32,)
     tolerance: float | None = None
     name: str = NAME
+
+    @property
+    def takes(self) -> str:
+        """Its input's name."""
+        return TAKEN_AND_GIVEN[self.source][0]
 
     @property
     def fastest(self) -> str:
@@ -124,7 +136,7 @@ def native_model(context: Context, largest: float) -> Model:
 def _torch_config(context: Context) -> ModelConfig:
     scale = context.scale
     config = ModelConfig(name=NAME, platform="pytorch_libtorch", max_batch_size=scale.largest_batch)
-    _declare(config, ("INPUT__0", "OUTPUT__0"), scale, on_gpu=context.on_gpu)
+    _declare(config, Source.PYTORCH, scale, on_gpu=context.on_gpu)
     config.parameters["INTRA_OP_THREAD_COUNT"].string_value = "1"
     return config
 
@@ -133,7 +145,7 @@ def onnx_model(context: Context) -> Model:
     """On the processor, GPU or not: what is served by the ONNX runner everywhere."""
     scale = context.scale
     config = ModelConfig(name=NAME, backend="onnxruntime", max_batch_size=scale.largest_batch)
-    _declare(config, ("image", "scores"), scale, on_gpu=False)
+    _declare(config, Source.ONNX, scale, on_gpu=False)
     config.parameters["intra_op_thread_count"].string_value = "1"
     repository = _put(config, context.out / "onnx")
     file = repository / NAME / "1" / "model.onnx"
@@ -147,8 +159,8 @@ def version_folder(context: Context) -> Path:
     return context.out / "models" / NAME / "1"
 
 
-def _declare(config: ModelConfig, names: tuple[str, str], scale: Scale, *, on_gpu: bool) -> None:
-    taken, given = names
+def _declare(config: ModelConfig, source: Source, scale: Scale, *, on_gpu: bool) -> None:
+    taken, given = TAKEN_AND_GIVEN[source]
     size = scale.shape.size
     config.input.add(name=taken, data_type=DataType.TYPE_UINT8, dims=[3, size, size])
     config.output.add(name=given, data_type=DataType.TYPE_FP32, dims=[scale.shape.classes])

@@ -20,7 +20,8 @@ from tests.gpu.truth import values_of
 BEFORE, AFTER = "before", "after"
 AT_RATE, SATURATED = "at the study's rate", "at saturation"
 SHORTEST_S = 0.5
-LONGEST_S = 4.0
+LONGEST_POINTS = 4
+"""Of a point of the curves: the longest window."""
 BESIDE_S = 1.5
 """What a configuration takes beside its two loads, before any has shown it."""
 GAUGES = ("sm_active", "tensor_active", "dram_active", "power_w")
@@ -61,7 +62,7 @@ def _rows(
         if seconds < SHORTEST_S:
             context.report.note(f"no time was left for the configuration {name}")
             return
-        seconds = min(seconds, LONGEST_S)
+        seconds = min(seconds, LONGEST_POINTS * context.scale.point_s)
         told = {"configuration": name, "candidate": candidate.to_json()}
         try:
             bench.server.apply(candidate)

@@ -32,7 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     order = json.loads(arguments[0])
     torch = importlib.import_module("torch")
     torch.manual_seed(order["seed"])
-    source, images = network(torch, order["shape"]), images_of(torch, order)
+    images = images_of(torch, order)
+    source = network(torch, order["shape"], images)
     for precision in order["files"]:
         try:
             found = made(torch, source, images, precision, order)

@@ -6,14 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 EXPANSION = 4
-DAMPED = 0.5
-"""What a block adds is damped by this: untrained, its normalization does not, and the activations
-of sixteen blocks in fp16 would run over."""
+DAMPED = 0.1
+"""What a block adds is damped by this, as in a network at the beginning of its training: at full
+strength random blocks are chaotic, and rounding decides what comes out at the end."""
 
 
-def network(torch: Any, shape: Mapping[str, Any]) -> Any:
+def network(torch: Any, shape: Mapping[str, Any], images: Any) -> Any:
     """In evaluation mode, of a shape as `tests.gpu.plan.Shape` has it. It takes bytes, computes in
-    its weights' type, and gives float32, so that requests are the same in every precision."""
+    its weights' type, and gives float32, so that requests are the same in every precision.
+
+    Its normalization is settled on ``images``, as training would: else a deep network of random
+    weights answers nearly the same whatever it is asked, and no answer would tell that it belongs
+    to another image.
+    """
+    made = _untrained(torch, shape)
+    for module in made.modules():
+        if isinstance(module, torch.nn.BatchNorm2d | torch.nn.BatchNorm1d):
+            module.momentum = None  # the mean over all that it has seen
+    with torch.no_grad():
+        made.train()(images)
+    return made.eval()
+
+
+def _untrained(torch: Any, shape: Mapping[str, Any]) -> Any:
     nn = torch.nn
 
     def convolution(taken: int, given: int, size: int, stride: int) -> Any:
@@ -54,11 +69,12 @@ def network(torch: Any, shape: Mapping[str, Any]) -> Any:
             self.enlarge = nn.Upsample(scale_factor=float(shape["enlarged"]))
             self.stem = nn.Sequential(convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
             self.blocks = nn.Sequential(*blocks)
+            self.centred = nn.BatchNorm1d(taken, affine=False)
             self.head = nn.Linear(taken, shape["classes"])
 
         def forward(self, image: Any) -> Any:
             x = image.to(self.head.weight.dtype) / 127.5 - 1
             x = self.blocks(self.stem(self.enlarge(x)))
-            return self.head(x.mean(dim=[2, 3])).to(torch.float32)
+            return self.head(self.centred(x.mean(dim=[2, 3]))).to(torch.float32)
 
-    return Network().eval()
+    return Network()
