@@ -92,7 +92,7 @@ def _embedded(cache_dir: Path) -> Check:
             required=True,
         )
     library = next((path for python in found if (path := libpython.find(python))), None)
-    if library is None:
+    if library is None and not any(python.minor in libpython.BROUGHT for python in found):
         return Check(
             name="embedded Triton",
             state="warning",
@@ -102,7 +102,7 @@ def _embedded(cache_dir: Path) -> Check:
     return Check(
         name="embedded Triton",
         state="ok",
-        detail=f"not prepared yet; {library} serves its stub",
+        detail=f"not prepared yet; {library or 'a library of its own'} serves its stub",
         next_step="the first study prepares it (about 120 MB of downloads)",
     )
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,10 +247,11 @@ def server_dir(tmp_path: Path) -> Path:
     (folder / unpacked.DESCRIPTION).write_text(
         unpacked.describe(
             sys.version_info[:2],
+            "libpython-of-the-stub.so",
             tritonserver="bin/tritonserver",
             backends="backends",
             packages="site",
-            spare="libpython",
+            spare=f"libpython/libpython{VERSION}.so.1.0",
         )
     )
     return folder
@@ -301,10 +303,11 @@ def test_the_bundles_own_libpython_serves_where_the_host_has_none_and_it_is_said
     spare = server_dir / "libpython" / f"libpython{VERSION}.so.1.0"
     spare.parent.mkdir()
     spare.touch()
+    monkeypatch.setattr(libpython, "suits", lambda library, _: library.is_file())
     monkeypatch.setattr(libpython, "version_of", lambda _: "3.12.1")
     assert "the bundle's own, of Python 3.12.1" in unpacked.read(server_dir).examine()
     environment = prepare(tmp_path / "cache", server_dir=server_dir)
-    assert (environment.libraries / spare.name).resolve() == spare
+    assert (environment.libraries / "libpython-of-the-stub.so").resolve() == spare
 
 
 @pytest.mark.usefixtures("bare")
@@ -316,6 +319,21 @@ def test_a_spare_libpython_that_does_not_load_here_is_as_good_as_none(
     spare.write_text("no library")
     with pytest.raises(ServerFailed, match="needs a shared libpython"):
         prepare(tmp_path / "cache", server_dir=server_dir)
+
+
+@pytest.mark.parametrize(
+    ("built_in", "verdict"),
+    [({"sys", "math", "time"}, True), ({"sys", "math"}, True), ({"sys", "time"}, False)],
+)
+def test_a_libpython_suits_if_it_has_all_that_is_built_into_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built_in: set[str], verdict: bool
+) -> None:
+    """Debian's Python has `math` built in and no file of it: another build's library has none."""
+    library = tmp_path / "libpython.so"
+    library.touch()
+    monkeypatch.setattr(libpython, "_told", lambda _: ("3.12.1", frozenset(built_in)))
+    python = replace(python_with(tmp_path), builtins=frozenset({"sys", "math", "xxsubtype"}))
+    assert libpython.suits(library, python) is verdict
 
 
 def test_a_folder_that_holds_no_server_is_refused(tmp_path: Path) -> None:

@@ -183,15 +183,15 @@ def _add(staged: Staged, source: Source, folder: str) -> None:
 # ------------------------------------------------------------------------------------- what it says
 def _describe(staged: Staged, order: Order) -> dict[str, Any]:
     components = staged.components()
-    names = {component.name for component in staged.owners.values()}
+    owners = set(staged.owners.values())
     return {
         "format": 1,
         "autotune": {"version": own.version(), **own.commit()},
         "python": order.target.version,
         "platform": "linux x86_64",
         "glibc": list(GLIBC),
-        "libpython": order.spare.version if order.spare else None,
-        "left_out": trimming.costs(names),
+        "libpython": next((each.version for each in owners if each.name == "libpython"), None),
+        "left_out": trimming.costs({each.name for each in owners}),
         "components": components,
     }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
 from autotune.adapters.bundle import binaries
 from autotune.adapters.bundle.staged import Component, Staged
 from autotune.adapters.bundle.target import Target
-from autotune.adapters.triton import unpacked
+from autotune.adapters.triton import libpython, unpacked
 
 FOLDER = "server"
 PACKAGES = f"{FOLDER}/site"
@@ -37,16 +38,33 @@ def finish(staged: Staged, target: Target, spare: Spare | None) -> None:
     describe the server for `environment.prepare`."""
     _place_stub(staged, target)
     _blank_data(staged)
+    name = f"libpython{target.version}.so.1.0"
+    links = _take_out_brought(staged, target, name)
     if spare is not None:
-        _add_libpython(staged, target, spare)
+        _add_libpython(staged, name, spare)
     description = unpacked.describe(
         target.minor,
+        links or name,
         tritonserver=f"site/{_TRITON}/bin/tritonserver",
         backends=f"site/{_TRITON}/backends",
         packages="site",
-        spare="libpython",
+        spare=f"libpython/{name}",
     )
     staged.add_text(_OWN, unpacked.DESCRIPTION, description)
+
+
+def _take_out_brought(staged: Staged, target: Target, name: str) -> str | None:
+    """Have the libpython that came with the stub stand where a spare one does, and give what the
+    stub calls it."""
+    pattern = f"{_LIBRARIES}/libpython{target.minor[0]}-*.{target.minor[1]}.so.1.0"
+    brought = next((path for path in staged.below(_LIBRARIES) if fnmatch(path, pattern)), None)
+    if brought is None or target.minor not in libpython.BROUGHT:
+        return None
+    library = staged.root / brought
+    version = libpython.version_of(library) or ""
+    _add_libpython(staged, name, Spare(library=library, version=version, licence=None))
+    staged.remove(brought)
+    return library.name
 
 
 def _place_stub(staged: Staged, target: Target) -> None:
@@ -65,9 +83,8 @@ def _blank_data(staged: Staged) -> None:
             binaries.blank(staged.root / path)
 
 
-def _add_libpython(staged: Staged, target: Target, spare: Spare) -> None:
+def _add_libpython(staged: Staged, name: str, spare: Spare) -> None:
     owner = Component(name="libpython", version=spare.version, folder=LIBPYTHON)
-    name = f"libpython{target.version}.so.1.0"
     staged.add(owner, name, partial(shutil.copyfile, spare.library))
     if spare.licence is not None:
         staged.add(owner, "LICENSE.txt", partial(shutil.copyfile, spare.licence))

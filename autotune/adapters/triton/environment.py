@@ -74,6 +74,12 @@ class ServerEnvironment:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Where:
+    tritonserver: Path
+    backends: Path
+
+
 def prepare(
     cache_dir: Path, progress: Progress = lambda _: None, server_dir: Path | None = None
 ) -> ServerEnvironment:
@@ -188,7 +194,8 @@ def _complete(root: Path) -> ServerEnvironment | None:
 def _build(
     root: Path, python: Interpreter, cache_dir: Path, progress: Progress
 ) -> ServerEnvironment:
-    library = libpython.locate(python, cache_dir, progress)
+    if python.minor not in libpython.BROUGHT:  # else it is known when the wheel is there
+        libpython.locate(python, cache_dir, progress)
     if root.exists():
         shutil.rmtree(root)
     progress("preparing the embedded Triton (once; about 110 MB to download)")
@@ -196,25 +203,34 @@ def _build(
     progress("installing tritonserver, ONNX Runtime and NumPy")
     _install(root)
     server = _server_files(root, python)
-    environment = _finish(
-        root, python, library, server / "bin" / "tritonserver", server / "backends"
-    )
+    links, spare = _take_out_brought(server, python)
+    library = libpython.locate(python, cache_dir, progress, spare)
+    where = _Where(tritonserver=server / "bin" / "tritonserver", backends=server / "backends")
+    environment = _finish(root, where, links, library)
     progress("the embedded Triton is ready")
     return environment
 
 
-def _finish(
-    root: Path, python: Interpreter, library: Path | None, tritonserver: Path, backends: Path
-) -> ServerEnvironment:
-    """Note what is where: an environment without that note is one that was left half-built."""
+def _take_out_brought(server: Path, python: Interpreter) -> tuple[str, Path | None]:
+    """What the stub calls its libpython, and the one that came with it, out of the loader's way:
+    the interpreter's own is to be preferred."""
+    brought = libpython.brought(server.parents[1] / "nvidia_pytriton.libs", python)
+    if brought is None:
+        return python.shared_library, None
+    spare = server / python.shared_library
+    return brought.name, brought.replace(spare)
+
+
+def _finish(root: Path, where: _Where, links: str, library: Path) -> ServerEnvironment:
+    """Note what is where: an environment without that note is one that was left half-built.
+    ``links``: the name by which the stub asks the loader for ``library``."""
     (root / "shared").mkdir()
-    if library is not None:
-        (root / "shared" / python.shared_library).symlink_to(library)
+    (root / "shared" / links).symlink_to(library)
     marker = {
-        "tritonserver": _noted(tritonserver, root),
-        "backends": _noted(backends, root),
+        "tritonserver": _noted(where.tritonserver, root),
+        "backends": _noted(where.backends, root),
         "libraries": "shared",
-        "library": python.shared_library if library else "",
+        "library": links,
     }
     (root / _MARKER).write_text(json.dumps(marker), "utf-8")
     environment = _complete(root)
@@ -280,7 +296,7 @@ def _around(server_dir: Path, cache_dir: Path, progress: Progress) -> ServerEnvi
     that the server was unpacked in may be read-only."""
     server = unpacked.read(server_dir)
     python = server.interpreter()
-    text = f"{_LAYOUT}\n{server_dir}\n{python.path}\n{python.version}"
+    text = f"{_LAYOUT}\n{server}\n{python.path}\n{python.version}"
     root = cache_dir / "server" / f"unpacked-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     root.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{root}.lock"):
@@ -297,7 +313,8 @@ def _build_around(
     library = server.libpython(python, cache_dir, progress)
     shutil.rmtree(root, ignore_errors=True)
     unpacked.link_environment(root, python, [server.packages, *python.packages])
-    return _finish(root, python, library, server.tritonserver, server.backends)
+    where = _Where(tritonserver=server.tritonserver, backends=server.backends)
+    return _finish(root, where, server.links, library)
 
 
 # --------------------------------------------------------------------------------- packaged files

@@ -25,7 +25,7 @@ import json, site, sys, sysconfig
 v = sysconfig.get_config_var
 link = " ".join(v(name) or "" for name in ("LIBS", "SYSLIBS", "MODLIBS"))
 print(json.dumps([list(sys.version_info[:3]), sys.base_prefix, v("LIBDIR"), v("LIBPL"), link,
-    site.getsitepackages()]))
+    site.getsitepackages(), sys.builtin_module_names]))
 """
 HOST_PYTHON = "host-python"
 """The line of pyvenv.cfg in which a bundle's start notes the interpreter that it was run with."""
@@ -35,7 +35,7 @@ HOST_PYTHON = "host-python"
 class Interpreter:
     """A CPython; ``libdir`` is where its build says that its shared library is, ``archives`` where
     its static one is, ``link`` what that wants to be linked with, ``packages`` its folders of
-    site-packages."""
+    site-packages, ``builtins`` the modules that are in it and not in files."""
 
     path: Path
     version: tuple[int, int, int]
@@ -44,6 +44,7 @@ class Interpreter:
     archives: Path | None = None
     link: tuple[str, ...] = ()
     packages: tuple[Path, ...] = ()
+    builtins: frozenset[str] = frozenset()
 
     @property
     def minor(self) -> tuple[int, int]:
@@ -65,7 +66,7 @@ def probe(path: Path) -> Interpreter | None:
         answer = subprocess.run(
             [str(path), "-I", "-c", _PROBE], capture_output=True, timeout=_TIMEOUT_S, check=True
         )
-        version, prefix, libdir, archives, link, packages = json.loads(answer.stdout)
+        version, prefix, libdir, archives, link, packages, names = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     return Interpreter(
@@ -76,6 +77,7 @@ def probe(path: Path) -> Interpreter | None:
         archives=Path(archives) if archives else None,
         link=tuple(link.split()),
         packages=tuple(Path(each) for each in packages),
+        builtins=frozenset(names),
     )
 
 

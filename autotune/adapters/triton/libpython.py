@@ -9,6 +9,7 @@ fetched it is linked from the static library, if there is one and a compiler.
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from autotune.adapters.triton.interpreter import Interpreter, installed_paths, p
 from autotune.core.errors import ServerFailed
 
 BROUGHT = ((3, 13),)
-"""Whose stub links a library of its own, which comes in the server's wheel."""
+"""Whose stub links a library that comes in the server's wheel, by a name of its own. It is of a
+build that has few modules in it, and does not suit the Python of Debian or Ubuntu."""
 
 
 class NoLibpython(ServerFailed):
@@ -28,53 +30,55 @@ class NoLibpython(ServerFailed):
 
 
 _TIMEOUT_S = 300
-_VERSION = """
-import ctypes, sys
-tell = ctypes.CDLL(sys.argv[1]).Py_GetVersion
-tell.restype = ctypes.c_char_p
-print(tell().decode().split()[0])
+_TELL = """
+import ctypes, json, sys
+class Module(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("start", ctypes.c_void_p)]
+library = ctypes.CDLL(sys.argv[1])
+library.Py_GetVersion.restype = ctypes.c_char_p
+table = ctypes.POINTER(Module).in_dll(library, "PyImport_Inittab")
+names = []
+while table[len(names)].name:
+    names.append(table[len(names)].name.decode())
+print(json.dumps([library.Py_GetVersion().decode().split()[0], names]))
 """
+_IDLE = frozenset({"spwd", "xxsubtype"})
+"""Modules that nothing imports."""
 _COMPILERS = ("cc", "gcc", "clang")
 _SYSTEM_DIRS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 
 
 def locate(
-    python: Interpreter, cache_dir: Path, progress: Callable[[str], None] = lambda _: None
-) -> Path | None:
-    """The path of the library for this interpreter's version; None where its stub needs none.
+    python: Interpreter,
+    cache_dir: Path,
+    progress: Callable[[str], None] = lambda _: None,
+    spare: Path | None = None,
+) -> Path:
+    """The path of the library for this interpreter's version.
 
     Looks beside the interpreter, in the loader's directories and beside other interpreters of the
-    version, then in Debian's or Ubuntu's archive. NoLibpython names the package to install.
+    version; takes ``spare``, of another build, where that suits it; else looks in Debian's or
+    Ubuntu's archive. NoLibpython names the package to install.
     """
-    if python.minor in BROUGHT:
-        return None
-    here = find(python)
-    if here is not None:
-        return here
-    name = python.shared_library
-    fetched = fetch_debian(name, python.minor, cache_dir, progress)
-    if fetched is not None:
-        return fetched
-    raise lacking(python)
+    found = find(python) or _suiting(spare, python)
+    found = found or fetch_debian(python.shared_library, python.minor, cache_dir, progress)
+    if found is None:
+        raise lacking(python)
+    return found
 
 
 def locate_offline(
     python: Interpreter,
     cache_dir: Path,
-    spare: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Path | None:
-    """The same without a network: this machine's own library; or one that is linked below
-    ``cache_dir`` from its static one; or ``spare``, of another build of that version. NoLibpython
-    if there is none of them that loads."""
-    if python.minor in BROUGHT:
-        return None
-    found = find(python) or link_static(python, cache_dir, progress)
-    if found is not None:
-        return found
-    if spare is not None and version_of(spare) is not None:
-        return spare
-    raise lacking(python)
+    spare: Path | None = None,
+) -> Path:
+    """The same without a network, but linked below ``cache_dir`` from the interpreter's static
+    library, where that can be, before the spare one is taken."""
+    found = find(python) or link_static(python, cache_dir, progress) or _suiting(spare, python)
+    if found is None:
+        raise lacking(python)
+    return found
 
 
 def lacking(python: Interpreter) -> NoLibpython:
@@ -85,26 +89,54 @@ def lacking(python: Interpreter) -> NoLibpython:
     )
 
 
+def find(python: Interpreter) -> Path | None:
+    """The library as this machine has it, nothing fetched: the interpreter's own, or another that
+    suits it."""
+    name = python.shared_library
+    for folder in beside(python):
+        if (folder / name).is_file():
+            return (folder / name).resolve()
+    others = (folder / name for folder in (*system_folders(), *beside_others(python)))
+    return next((path.resolve() for path in others if suits(path, python)), None)
+
+
+def suits(library: Path, python: Interpreter) -> bool:
+    """Whether it loads, and has what is built into the interpreter: what one build has in files,
+    as `math`, another has in its library, and no files of it."""
+    told = _told(library) if library.is_file() else None
+    return told is not None and python.builtins - told[1] <= _IDLE
+
+
 def version_of(library: Path) -> str | None:
     """What a shared libpython says that it is; None if it does not load here."""
+    told = _told(library)
+    return told[0] if told else None
+
+
+def _suiting(library: Path | None, python: Interpreter) -> Path | None:
+    return library if library is not None and suits(library, python) else None
+
+
+def _told(library: Path) -> tuple[str, frozenset[str]] | None:
+    """Its version and the modules built into it."""
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", _VERSION, str(library)],
+            [sys.executable, "-I", "-c", _TELL, str(library)],
             capture_output=True,
-            text=True,
             timeout=_TIMEOUT_S,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):
+        version, names = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return done.stdout.strip()
+    return version, frozenset(names)
 
 
-def find(python: Interpreter) -> Path | None:
-    """The library as this machine has it, nothing fetched."""
-    folders = (*beside(python), *system_folders(), *beside_others(python))
-    here = (folder / python.shared_library for folder in folders)
-    return next((path.resolve() for path in here if path.is_file()), None)
+def brought(libraries: Path, python: Interpreter) -> Path | None:
+    """The one that came in the wheel for its stub, in the folder of the wheel's libraries."""
+    if python.minor not in BROUGHT:
+        return None
+    return next(libraries.glob(f"libpython{python.version[0]}-*.{python.version[1]}.so.1.0"), None)
 
 
 def beside(python: Interpreter) -> list[Path]:
@@ -152,7 +184,11 @@ def link_static(
     python: Interpreter, cache_dir: Path, progress: Callable[[str], None] = lambda _: None
 ) -> Path | None:
     """A shared library below ``cache_dir``, linked once from the interpreter's static one. None
-    where there is no such library or no compiler, or what comes out does not load."""
+    where there is no such library or no compiler, or what comes out does not load.
+
+    (Not with -Bsymbolic: the stub has copies of Python's own objects, None among them, and would
+    wait for ever for a library that has others.)
+    """
     archive, cc = static_library(python), compiler()
     if archive is None or cc is None:
         return None
@@ -164,9 +200,9 @@ def link_static(
     progress(f"linking {library.name} from {archive}")
     folder.mkdir(parents=True, exist_ok=True)
     made = library.with_suffix(".part")
-    command = [cc, "-shared", "-o", str(made), f"-Wl,-soname,{library.name}", "-Wl,-Bsymbolic"]
+    command = [cc, "-shared", "-o", str(made), f"-Wl,-soname,{library.name}"]
     command += ["-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive", *python.link]
-    if not _runs(command, cwd=folder) or version_of(made) is None:
+    if not _runs(command, cwd=folder) or not suits(made, python):
         made.unlink(missing_ok=True)
         return None
     made.replace(library)

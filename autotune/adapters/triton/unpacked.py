@@ -19,13 +19,14 @@ DESCRIPTION = "server.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacked:
-    """``packages`` are the server's own; ``spare`` is a folder with a shared libpython for machines
-    that have none, which may be missing."""
+    """``packages`` are the server's own; ``links`` is what its stub calls its libpython; ``spare``
+    is one for machines that have none, which may be missing."""
 
     python: tuple[int, int]
     tritonserver: Path
     backends: Path
     packages: Path
+    links: str
     spare: Path
 
     def interpreter(self) -> Interpreter:
@@ -43,12 +44,9 @@ class Unpacked:
 
     def libpython(
         self, python: Interpreter, cache_dir: Path, progress: Callable[[str], None]
-    ) -> Path | None:
-        """What its stub will link of this machine, nothing fetched; `libpython.NoLibpython`."""
-        spare = self.spare / python.shared_library
-        return libpython.locate_offline(
-            python, cache_dir, spare if spare.is_file() else None, progress
-        )
+    ) -> Path:
+        """What its stub will link, nothing fetched; `libpython.NoLibpython`."""
+        return libpython.locate_offline(python, cache_dir, progress, self.spare)
 
     def examine(self) -> str:
         """How it would run here, in words, nothing prepared; ServerFailed says what this machine
@@ -63,19 +61,16 @@ class Unpacked:
         return f"unpacked, for Python {python.name} at {python.path}; {self._stub_words(python)}"
 
     def _stub_words(self, python: Interpreter) -> str:
-        if python.minor in libpython.BROUGHT:
-            return "its stub has a libpython of its own"
         found = libpython.find(python)
         if found is not None:
             return f"{found} serves its stub"
         if (archive := libpython.static_library(python)) and libpython.compiler():
             return f"a libpython for its stub is linked from {archive}"
-        spare = self.spare / python.shared_library
-        version = libpython.version_of(spare) if spare.is_file() else None
-        if version is None:
+        if not libpython.suits(self.spare, python):
             raise libpython.lacking(python)
         return (
-            f"there is no {spare.name} here: the bundle's own, of Python {version}, serves its stub"
+            f"there is no {python.shared_library} here: the bundle's own, of Python"
+            f" {libpython.version_of(self.spare)}, serves its stub"
         )
 
 
@@ -83,9 +78,9 @@ def read(server_dir: Path) -> Unpacked:
     """ServerFailed if there is none."""
     try:
         told = json.loads((server_dir / DESCRIPTION).read_text("utf-8"))
-        major, minor = told.pop("python")
+        (major, minor), links = told.pop("python"), told.pop("links")
         paths = {name: server_dir / path for name, path in told.items()}
-        return Unpacked(python=(major, minor), **paths)
+        return Unpacked(python=(major, minor), links=links, **paths)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ServerFailed(
             "AUTOTUNE_SERVER is the server/ folder of an unpacked bundle",
@@ -94,9 +89,9 @@ def read(server_dir: Path) -> Unpacked:
         ) from error
 
 
-def describe(python: tuple[int, int], **paths: str) -> str:
+def describe(python: tuple[int, int], links: str, **paths: str) -> str:
     """The description of a server whose files are at these paths below its folder."""
-    return json.dumps({"python": list(python), **paths}, indent=2) + "\n"
+    return json.dumps({"python": list(python), "links": links, **paths}, indent=2) + "\n"
 
 
 def link_environment(root: Path, python: Interpreter, packages: Sequence[Path]) -> None:
