@@ -228,6 +228,11 @@ def test_a_python_built_without_sqlite_is_said_to_lack_it(monkeypatch: pytest.Mo
     assert said.endswith("of the standard library: no_such_module")
 
 
+def test_a_shared_library_that_the_host_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "LIBRARIES", ("libc.so.6", "libnowhere.so.9"))
+    assert list(start.lacking(ABOUT)) == ["the shared libraries libnowhere.so.9"]
+
+
 def test_another_c_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "confstr", lambda _: None)
     (said,) = start.lacking(ABOUT)

@@ -29,12 +29,12 @@ _SECTION = struct.Struct("<I20xQQ24x")
 
 def linked(programs: Iterable[Path], folder: Path) -> set[str] | None:
     """Names of the libraries of ``folder`` that the loader would take for the programs, and for
-    those in turn. None where there is no ``ldd``."""
+    those in turn. None where there is no ``ldd``, or one that says nothing of one of them."""
     ldd = shutil.which("ldd")
-    if ldd is None:
+    told = [_output([ldd, str(program)]) for program in programs] if ldd else [""]
+    if not all(told):
         return None
-    lines = [line for program in programs for line in _output([ldd, str(program)]).splitlines()]
-    paths = [Path(word) for line in lines for word in line.split() if word.startswith("/")]
+    paths = [Path(word) for text in told for word in text.split() if word.startswith("/")]
     return {path.name for path in paths if path.parent.resolve() == folder.resolve()}
 
 

@@ -30,6 +30,8 @@ HOST_PYTHON = "host-python"
 """The line of pyvenv.cfg that says which Python the host's own is; see `interpreter.host`."""
 MODULES = ("ctypes", "sqlite3", "ssl", "zlib")
 """Of the standard library what a Python may have been built without."""
+LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1", "libz.so.1")
+"""That programs and wheels take from the host, beside those of glibc."""
 
 
 def main(arguments: list[str], environ: dict[str, str]) -> NoReturn:
@@ -71,6 +73,19 @@ def lacking(about: dict[str, Any]) -> Iterator[str]:
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
         yield f"in {sys.executable}, of the standard library: {', '.join(missing)}"
+    absent = [name for name in LIBRARIES if "ctypes" not in missing and not loads(name)]
+    if absent:
+        yield f"the shared libraries {', '.join(absent)}"
+
+
+def loads(library: str) -> bool:
+    import ctypes  # noqa: PLC0415 - a Python may lack it
+
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def glibc() -> tuple[int, ...]:

@@ -158,6 +158,12 @@ def with_pip(cache_dir: Path, progress: Progress) -> Path:
     """An interpreter with pip: the tool's own, or else the embedded server's."""
     if importlib.util.find_spec("pip") is not None:
         return Path(sys.executable)
+    if importlib.util.find_spec("virtualenv") is None:
+        raise InputRefused(
+            "nothing can be fetched here: a bundle leaves pip out",
+            next_step="give the model by its file; the demo's is packed by `autotune bundle"
+            " --with-demo`",
+        )
     return prepare(cache_dir, progress).python
 
 
