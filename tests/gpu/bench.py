@@ -59,7 +59,7 @@ def definition(context: Context, model: Model, name: str) -> dict[str, Any]:
         "sla": {"p95_ms": scale.least_p95_ms},
         "space": {"instances": list(scale.instances)},
         "tolerance": {} if model.tolerance is None else _tolerance(model.tolerance),
-        "finals": "none",
+        "finals": "none",  # the time goes into the search
         "trust": {"foreign_cpu": scale.foreign_cpu},
         "seed": 7,
     }

@@ -143,7 +143,6 @@ class Scale:
     warmup_s: float
     measure_s: float
     burst_s: float
-    finals: int
     most_qps: float
     least_p95_ms: float
     foreign_cpu: float
@@ -168,12 +167,11 @@ FULL = Scale(
     matrix=8192,
     copy_mb=1024,
     held_mb=2048,
-    space_batches=(1, 8, 32, 64),
+    space_batches=(1, 8, 32),
     delays_us=(0, 2000),
     warmup_s=4.0,
     measure_s=2.0,
     burst_s=1.0,
-    finals=2,
     most_qps=2000.0,
     least_p95_ms=5.0,
     foreign_cpu=0.3,
@@ -207,7 +205,6 @@ TINY = replace(
     warmup_s=1.0,
     measure_s=1.0,
     burst_s=0.5,
-    finals=0,
     most_qps=120.0,
     least_p95_ms=100.0,
     foreign_cpu=1.0,

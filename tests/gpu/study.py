@@ -124,7 +124,6 @@ def question(context: Context, model: Model, target: Target, minutes: float) -> 
         },
         "pick": "max_throughput",
         "budget": {"trials": 60, "minutes": minutes},
-        "finals": {"candidates": scale.finals, "capacity": 0} if scale.finals else "none",
     }
 
 

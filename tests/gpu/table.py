@@ -250,7 +250,7 @@ def _truth(figures: Figures) -> Iterator[str]:
         ),
     )
     if figures.get("regret") is None:
-        yield "\nRegret: unknown; the pick does not clearly meet the SLA here, or nothing does."
+        yield "\nRegret: unknown; the pick misses the SLA here, or everything does."
         return
     noise = " (within the noise)" if figures["within_noise"] else ""
     yield (

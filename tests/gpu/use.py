@@ -43,7 +43,7 @@ def run(context: Context) -> None:
         configurations[AFTER] = Candidate(values_of(found["chosen"]["candidate"]))
     context.report.keep(offered_qps=target.offered_qps)
     rows: list[dict[str, Any]] = []
-    with opened(context, {**study, "finals": "none"}) as bench:
+    with opened(context, study) as bench:
         for row in _rows(context, bench, configurations, target):
             rows.append(row)
             context.report.keep(rows=rows)
