@@ -26,7 +26,8 @@ def library(tmp_path: Path) -> Path:
 
 
 def imports(library: Path) -> bool:
-    code = f"import sys; sys.path[:0] = [{str(library.parent)!r}]; import {library.name.split('.')[0]}"
+    module = library.name.partition(".")[0]
+    code = f"import sys; sys.path[:0] = [{str(library.parent)!r}]; import {module}"
     return subprocess.run([sys.executable, "-I", "-c", code], check=False).returncode == 0
 
 
