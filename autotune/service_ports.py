@@ -1,0 +1,389 @@
+"""What the service needs from the outside, and what pages, API and commands ask of it.
+
+The stores and the adapters of promotions and notices implement the first part, `autotune.bootstrap`
+the second, the desks: the one place where a page, an API route and a command meet, so that all
+three do the same. Raises only errors of `autotune.core.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.core.access import Identity, Role, Token
+from autotune.core.comparison import Comparison
+from autotune.core.jobs import Beat, Job, JobKind, JobState
+from autotune.core.notices import Event, Notice
+from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
+from autotune.core.records import DecisionRecord, StudyRecord
+from autotune.core.schedules import NightRun, Outcome, RunState, Schedule, ScheduleState
+from autotune.core.study import Study
+from autotune.core.trial import Trial
+from autotune.core.variants import VariantRecord
+
+
+# ------------------------------------------------------------------------------------- stores
+class JobStore(Protocol):
+    """The queue. Every call is one transaction; several workers may share it."""
+
+    def submit(
+        self,
+        kind: JobKind,
+        title: str,
+        payload: Mapping[str, Any],
+        *,
+        devices: Sequence[str] = (),
+        by: str,
+    ) -> int: ...
+
+    def job(self, job_id: int) -> Job:
+        """InputRefused if there is none."""
+
+    def jobs(self, *, states: Sequence[JobState] = (), limit: int = 100) -> Sequence[Job]:
+        """Newest first; all states where none is named."""
+
+    def claim(self, owner: str, *, ttl_s: float, measuring: bool) -> Job | None:
+        """Lease the oldest queued job that can begin to ``owner`` for ``ttl_s`` seconds.
+
+        ``measuring``: jobs that need devices, or those that need none. Jobs whose worker has let
+        its lease run out are first put back into the queue, or failed after `ATTEMPTS`. A job
+        begins only when nobody else holds any of its devices."""
+
+    def beat(self, owner: str, job_id: int, *, ttl_s: float) -> Beat:
+        """Renew the lease."""
+
+    def set_progress(self, job_id: int, progress: Mapping[str, Any]) -> None: ...
+
+    def set_study(self, job_id: int, study_id: int) -> None: ...
+
+    def end(
+        self,
+        job_id: int,
+        owner: str,
+        state: JobState,
+        *,
+        reason: str = "",
+        exit_code: int | None = None,
+    ) -> bool:
+        """End it and give its devices back; False if it is no longer ``owner``'s. With
+        `JobState.QUEUED` it is put back, for someone else or for later, and the attempt not
+        counted."""
+
+    def cancel(self, job_id: int) -> Job:
+        """A queued one ends at once; a running one is asked to."""
+
+    def leases(self) -> Mapping[str, str]:
+        """By device: who holds it now."""
+
+
+class ScheduleStore(Protocol):
+    def add(self, schedule: Schedule) -> int:
+        """``schedule.id`` is ignored. InputRefused if there is one of that name."""
+
+    def schedule(self, name: str) -> Schedule:
+        """InputRefused, with near names, if there is none."""
+
+    def schedules(self) -> Sequence[Schedule]:
+        """By name."""
+
+    def set_state(self, name: str, state: ScheduleState) -> None: ...
+
+    def remove(self, name: str) -> None:
+        """Its runs stay, for the history."""
+
+    def due(self, schedule_id: int, scheduled_for: float) -> int | None:
+        """Record a run that is due, as queued; None if one due at that moment is there already."""
+
+    def run(self, run_id: int) -> NightRun: ...
+
+    def runs(self, *, schedule: str | None = None, limit: int = 100) -> Sequence[NightRun]:
+        """Newest first."""
+
+    def update_run(  # noqa: PLR0913 - what there is to be known of a run; None leaves it as it is
+        self,
+        run_id: int,
+        *,
+        state: RunState | None = None,
+        outcome: Outcome | None = None,
+        job_id: int | None = None,
+        study_id: int | None = None,
+        promotion_id: int | None = None,
+        reason: str | None = None,
+        summary: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Sets ``started_at`` when it begins to run, ``ended_at`` when it has ended."""
+
+
+class PromotionStore(Protocol):
+    def propose(self, promotion: Promotion) -> int:
+        """Store it in its state; an older proposal for the same model and target is superseded."""
+
+    def promotion(self, promotion_id: int) -> Promotion: ...
+
+    def promotions(
+        self,
+        *,
+        model: str | None = None,
+        states: Sequence[PromotionState] = (),
+        limit: int = 100,
+    ) -> Sequence[Promotion]:
+        """Newest first."""
+
+    def advance(  # noqa: PLR0913 - None leaves it as it is
+        self,
+        promotion_id: int,
+        *,
+        expected: Sequence[PromotionState],
+        state: PromotionState,
+        by: str | None = None,
+        reason: str | None = None,
+        kept: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> Promotion:
+        """Change its state if it is one of the ``expected``, else InputRefused: two people cannot
+        approve what one has rejected. One that is done supersedes the model's and target's last."""
+
+    def champion(self, model: str, target: Target | None = None) -> Promotion | None:
+        """The latest that is in service."""
+
+    def note(  # noqa: PLR0913 - who did what to what, and why
+        self,
+        who: str,
+        action: str,
+        subject: str,
+        *,
+        why: str = "",
+        diff: str = "",
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add to the audit trail, which only grows."""
+
+    def audit(self, *, subject: str | None = None, limit: int = 200) -> Sequence[AuditEntry]:
+        """Newest first."""
+
+
+class TokenStore(Protocol):
+    def add(self, name: str, role: Role, digest: str) -> int:
+        """InputRefused if a token of that name is valid."""
+
+    def tokens(self) -> Sequence[Token]:
+        """Those that are valid, and those that were revoked."""
+
+    def valid(self) -> Sequence[Token]: ...
+
+    def used(self, token_id: int) -> None: ...
+
+    def revoke(self, name: str) -> None: ...
+
+
+class NoticeStore(Protocol):
+    def add(
+        self, event: Event, title: str, text: str, payload: Mapping[str, Any], channel: str
+    ) -> int: ...
+
+    def waiting(self) -> Sequence[Notice]:
+        """Oldest first."""
+
+    def tried(self, notice_id: int, *, error: str | None, give_up: bool = False) -> None:
+        """One more attempt; sent where there is no error."""
+
+    def notices(self, *, limit: int = 100) -> Sequence[Notice]:
+        """Newest first."""
+
+
+# ----------------------------------------------------------------------------------- promotion
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Files ready to be put into service: ``repository`` holds the models ``names`` as they are to
+    stand in the target's repository (each with config.pbtxt and versions), from an export."""
+
+    repository: Path
+    names: tuple[str, ...]
+
+
+class Deployment(Protocol):
+    """Puts a release into service at one target."""
+
+    def preflight(self, release: Release) -> str:
+        """InputRefused if it cannot be done; else the unified diff of the configurations."""
+
+    def apply(self, release: Release, *, label: str) -> str:
+        """Put it into service, all or nothing; returns where what it replaced is kept."""
+
+    def verify(self, release: Release) -> None:
+        """ServerFailed or ExportFailed unless what is in service is the release."""
+
+    def restore(self, kept: str) -> None:
+        """Put back what `apply` kept; safe to call twice."""
+
+    def recover(self) -> None:
+        """Finish or undo what a killed process left half done."""
+
+
+# --------------------------------------------------------------------------------------- desks
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyDetail:
+    """A stored study for showing. ``trials`` come without their raw samples. ``version`` changes
+    with everything that is stored of the study: what has the same version is the same."""
+
+    record: StudyRecord
+    study: Study
+    trials: Sequence[Trial]
+    decision: DecisionRecord | None
+    comparisons: Sequence[Comparison]
+    variants: Sequence[VariantRecord]
+    job: Job | None
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySummary:
+    """A line of the list of studies. ``best`` is the best trial so far, or the pick, and
+    ``best_metrics`` its figures by the metrics' names."""
+
+    record: StudyRecord
+    model: str
+    sla: str
+    planned: int | None
+    best: int | None
+    best_metrics: Mapping[str, float | None]
+    job: Job | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigTexts:
+    """``config`` is a trial's config.pbtxt by model (a pipeline has several), ``in_service`` that
+    which the study found, ``diff`` the unified diff from one to the other."""
+
+    config: Mapping[str, str]
+    in_service: Mapping[str, str]
+    diff: str
+
+
+class StudyDesk(Protocol):
+    def studies(self, *, limit: int = 200) -> Sequence[StudySummary]:
+        """Newest first."""
+
+    def study(self, reference: str) -> StudyDetail:
+        """By id or name; InputRefused if there is none."""
+
+    def version(self, study_id: int) -> str:
+        """What `StudyDetail.version` would be, without reading the study."""
+
+    def trial(self, study_id: int, number: int, *, samples: bool = False) -> Trial: ...
+
+    def config(self, study_id: int, number: int) -> ConfigTexts:
+        """InputRefused if the model is not there any more, or has changed."""
+
+    def repository_zip(self, study_id: int, number: int) -> Iterator[bytes]:
+        """The exported repository of a trial as a ZIP archive, in pieces."""
+
+    def report(self, study_id: int) -> str:
+        """The study's HTML report."""
+
+    def submit(self, definition: Mapping[str, Any], *, by: str) -> Job:
+        """Queue a study given in a study file's words. InputRefused for one that names launch
+        binaries, or paths outside of the service's root."""
+
+
+class JobDesk(Protocol):
+    def jobs(self, *, states: Sequence[JobState] = (), limit: int = 100) -> Sequence[Job]: ...
+
+    def job(self, job_id: int) -> Job: ...
+
+    def cancel(self, job_id: int, *, by: str) -> Job: ...
+
+    def leases(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleView:
+    """``next_at`` is when it is due next (None: paused), ``last`` its latest run."""
+
+    schedule: Schedule
+    next_at: float | None
+    last: NightRun | None
+
+
+class ScheduleDesk(Protocol):
+    def schedules(self) -> Sequence[ScheduleView]: ...
+
+    def schedule(self, name: str) -> ScheduleView: ...
+
+    def add(self, schedule: Schedule, *, by: str) -> ScheduleView:
+        """InputRefused for a cron expression, a zone or a study that cannot be."""
+
+    def set_state(self, name: str, state: ScheduleState, *, by: str) -> ScheduleView: ...
+
+    def remove(self, name: str, *, by: str) -> None: ...
+
+    def run_now(self, name: str, *, by: str) -> Job:
+        """Queue a run that is due now."""
+
+    def runs(self, name: str | None = None, *, limit: int = 100) -> Sequence[NightRun]: ...
+
+    def run(self, run_id: int) -> NightRun: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelHistory:
+    """``champions``: promotions that have been in service, newest first; ``nights``: runs of the
+    model's schedules, newest first; ``audit``: what was done about it."""
+
+    model: str
+    champions: Sequence[Promotion]
+    nights: Sequence[NightRun]
+    audit: Sequence[AuditEntry]
+
+
+class PromotionDesk(Protocol):
+    def promotions(
+        self, *, states: Sequence[PromotionState] = (), limit: int = 100
+    ) -> Sequence[Promotion]: ...
+
+    def promotion(self, promotion_id: int) -> Promotion: ...
+
+    def propose(
+        self, study: str, *, trial: int | None, target: Target, why: str, by: str
+    ) -> Promotion:
+        """Propose a study's pick, or the trial, for a target."""
+
+    def approve(self, promotion_id: int, *, by: str) -> Job:
+        """Queue it to be put into service."""
+
+    def reject(self, promotion_id: int, *, why: str, by: str) -> Promotion: ...
+
+    def roll_back(self, model: str, *, why: str, by: str) -> Job:
+        """Queue the model's champion to be undone. InputRefused if nothing was promoted."""
+
+    def models(self) -> Sequence[str]:
+        """Those that have schedules or promotions."""
+
+    def history(self, model: str) -> ModelHistory: ...
+
+    def audit(self, *, limit: int = 200) -> Sequence[AuditEntry]: ...
+
+
+class AccessDesk(Protocol):
+    def required(self) -> bool:
+        """Whether a token is needed at all: it is not on the loopback interface while there is
+        none."""
+
+    def identify(self, secret: str) -> Identity | None:
+        """Whose token this is, compared in constant time; None if nobody's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desks:
+    """All that pages, API and commands may ask. ``problems`` says what keeps the service from
+    working (empty: ready)."""
+
+    studies: StudyDesk
+    jobs: JobDesk
+    schedules: ScheduleDesk
+    promotions: PromotionDesk
+    access: AccessDesk
+    notices: Callable[[], Sequence[Notice]]
+    problems: Callable[[], Sequence[str]]
