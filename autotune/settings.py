@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
@@ -14,17 +14,50 @@ APP = "triton-autotune"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotifySettings:
+    """Where notices go; a channel that is not set is not there. ``webhook`` (AUTOTUNE_WEBHOOK_URL)
+    is posted to. ``smtp`` (AUTOTUNE_SMTP_URL: ``smtp://user:password@host:587``, ``smtps://`` for
+    TLS from the start) takes mail from ``mail_from`` (AUTOTUNE_MAIL_FROM) to ``mail_to``
+    (AUTOTUNE_MAIL_TO, comma-separated). Addresses may be secrets: they are never stored, logged or
+    shown."""
+
+    webhook: str | None = field(default=None, repr=False)
+    smtp: str | None = field(default=None, repr=False)
+    mail_from: str | None = None
+    mail_to: tuple[str, ...] = ()
+
+    @classmethod
+    def from_environment(cls) -> NotifySettings:
+        env = os.environ
+        to = env.get("AUTOTUNE_MAIL_TO", "")
+        return cls(
+            webhook=env.get("AUTOTUNE_WEBHOOK_URL") or None,
+            smtp=env.get("AUTOTUNE_SMTP_URL") or None,
+            mail_from=env.get("AUTOTUNE_MAIL_FROM") or None,
+            mail_to=tuple(filter(None, (each.strip() for each in to.split(",")))),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """``cache_dir`` (AUTOTUNE_CACHE) holds what can be built again: the embedded server, fetched
     models. ``work_dir`` (AUTOTUNE_WORK) holds server logs and model repositories of running
     studies. ``database`` (AUTOTUNE_DB) is the default database URL or path. ``server_dir``
     (AUTOTUNE_SERVER) holds an embedded server that is there already, as a bundle brings it; None
-    has one built in ``cache_dir``."""
+    has one built in ``cache_dir``. ``visible_devices`` (CUDA_VISIBLE_DEVICES) is what CUDA shows
+    this process and those that it starts, as a batch system sets it; None shows all.
+    ``service_dir`` (AUTOTUNE_SERVICE) holds what the service keeps beside the database: exports of
+    jobs, their logs, releases. ``secret_key`` (AUTOTUNE_SECRET_KEY) signs its sessions; None has
+    one made and kept in ``service_dir``."""
 
     cache_dir: Path
     work_dir: Path
     database: str
     server_dir: Path | None = None
+    visible_devices: str | None = None
+    service_dir: Path
+    secret_key: str | None = field(default=None, repr=False)
+    notify: NotifySettings = field(default_factory=NotifySettings)
 
     def refuse_unusable(self) -> None:
         """InputRefused, with the variable's name, unless both directories can be had."""
@@ -47,11 +80,16 @@ class Settings:
     def from_environment(cls) -> Settings:
         env = os.environ
         cache = env.get("AUTOTUNE_CACHE") or platformdirs.user_cache_path(APP)
-        work = env.get("AUTOTUNE_WORK") or platformdirs.user_state_path(APP)
+        work = Path(env.get("AUTOTUNE_WORK") or platformdirs.user_state_path(APP))
+        service = Path(env.get("AUTOTUNE_SERVICE") or work / "service")
         server = env.get("AUTOTUNE_SERVER")
         return cls(
             cache_dir=Path(cache).expanduser().absolute(),
-            work_dir=Path(work).expanduser().absolute(),
+            work_dir=work.expanduser().absolute(),
             database=env.get("AUTOTUNE_DB") or "autotune.db",
             server_dir=Path(server).expanduser().absolute() if server else None,
+            visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
+            service_dir=service.expanduser().absolute(),
+            secret_key=env.get("AUTOTUNE_SECRET_KEY") or None,
+            notify=NotifySettings.from_environment(),
         )
