@@ -11,6 +11,7 @@ import platformdirs
 from autotune.core.errors import InputRefused
 
 APP = "triton-autotune"
+LONGEST_SLOT = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,9 @@ class Settings:
     models. ``work_dir`` (AUTOTUNE_WORK) holds server logs and model repositories of running
     studies. ``database`` (AUTOTUNE_DB) is the default database URL or path. ``server_dir``
     (AUTOTUNE_SERVER) holds an embedded server that is there already, as a bundle brings it; None
-    has one built in ``cache_dir``. ``visible_devices`` (CUDA_VISIBLE_DEVICES) is what CUDA shows
+    has one built in ``cache_dir``. ``slot`` (AUTOTUNE_SLOT) names the part of this machine that is
+    measured on, where it was split (empty: all of it); studies on different slots may run at once.
+    ``visible_devices`` (CUDA_VISIBLE_DEVICES) is what CUDA shows
     this process and those that it starts, as a batch system sets it; None shows all.
     ``service_dir`` (AUTOTUNE_SERVICE) holds what the service keeps beside the database: exports of
     jobs, their logs, releases. ``secret_key`` (AUTOTUNE_SECRET_KEY) signs its sessions; None has
@@ -54,6 +57,7 @@ class Settings:
     work_dir: Path
     database: str
     server_dir: Path | None = None
+    slot: str = ""
     visible_devices: str | None = None
     service_dir: Path
     secret_key: str | None = field(default=None, repr=False)
@@ -88,8 +92,17 @@ class Settings:
             work_dir=work.expanduser().absolute(),
             database=env.get("AUTOTUNE_DB") or "autotune.db",
             server_dir=Path(server).expanduser().absolute() if server else None,
+            slot=_slot(env.get("AUTOTUNE_SLOT", "")),
             visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
             service_dir=service.expanduser().absolute(),
             secret_key=env.get("AUTOTUNE_SECRET_KEY") or None,
             notify=NotifySettings.from_environment(),
         )
+
+
+def _slot(name: str) -> str:
+    if len(name) > LONGEST_SLOT or not name.isascii() or not name.isprintable():
+        raise InputRefused(
+            f"AUTOTUNE_SLOT is at most {LONGEST_SLOT} plain letters, digits or signs", value=name
+        )
+    return name

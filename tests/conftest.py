@@ -1,5 +1,6 @@
 """For all tests."""
 
+import os
 from typing import Any
 
 import pytest
@@ -15,15 +16,22 @@ STUDIES = ("tests/integration/test_study", "tests/integration/test_compare")
 
 
 class ByFile(LoadScopeScheduling):
-    """Where tests run side by side, each file stays with one process, and all that run studies
-    with the same: one study at a time may measure on a machine.
+    """Where tests run side by side, each file stays with one process.
 
     (pytest-xdist 3.8's own ``--dist loadgroup`` does nothing under pytest 9.2, whose node ids
     cannot be changed any more.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "studies" if nodeid.startswith(STUDIES) else nodeid.split("::", 1)[0]
+        return nodeid.split("::", 1)[0]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One study at a time may measure on a machine: each of the processes that run tests has a
+    slot of it to itself. (What these studies measure is not looked at that closely.)"""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None:
+        os.environ["AUTOTUNE_SLOT"] = f"tests-{worker}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -31,5 +39,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Studies come first, being the most."""
+    """Studies come first: they take longest."""
     items.sort(key=lambda item: not item.nodeid.startswith(STUDIES))

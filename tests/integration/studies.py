@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from autotune.bootstrap.bench import MACHINE_LOCK
+from autotune.bootstrap.bench import lock_name
 from autotune.cli import main
 from tests import onnx_models
 
@@ -287,14 +287,14 @@ class Tool:
             run.abandon()
 
 
-TURN = "\0triton-autotune.tests"
+TURN = f"\0triton-autotune.tests.{os.environ.get('PYTEST_XDIST_WORKER', '')}"
 
 
 def next_turn() -> socket.socket:
     """Wait until no study runs here, and no other session of these tests is about to start one;
     closing the answer ends the turn."""
     turn = _hold(TURN)
-    _hold(MACHINE_LOCK).close()
+    _hold(lock_name()).close()
     return turn
 
 

@@ -74,3 +74,18 @@ def test_while_another_study_measures_what_is_wrong_anyway_is_told_first(
             session._alone_on_the_machine(stack, study({"secnd.workers": [1, 2]}))
         with pytest.raises(AutotuneError, match="another study is measuring"):
             session._alone_on_the_machine(stack, study({"second.workers": [1, 2]}))
+
+
+def test_slots_of_one_machine_are_measured_on_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MACHINE_LOCK", "\0triton-autotune.tested")
+    monkeypatch.setenv("AUTOTUNE_SLOT", "one")
+    with bench.alone():
+        monkeypatch.setenv("AUTOTUNE_SLOT", "other")
+        with bench.alone(), pytest.raises(AutotuneError, match="another study"), bench.alone():
+            pass
+
+
+def test_a_slot_of_a_name_that_no_lock_can_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_SLOT", "x" * 200)
+    with pytest.raises(InputRefused, match="AUTOTUNE_SLOT"), bench.alone():
+        pass
