@@ -39,16 +39,23 @@ from search_spaces.candidate import MAX_BATCH_SIZE, Candidate
 MACHINE_LOCK = "\0triton-autotune.measuring"
 
 
+def lock_name() -> str:
+    """Of this machine's lock, or that of the slot of it that the settings name."""
+    slot = Settings.from_environment().slot
+    return f"{MACHINE_LOCK}.{slot}" if slot else MACHINE_LOCK
+
+
 @contextmanager
 def alone() -> Iterator[None]:
-    """One study at a time on a machine, whoever runs it: two would measure each other.
+    """One study at a time on a machine, or on a slot of it, whoever runs it: two would measure each
+    other.
 
     The lock is an abstract socket name (Linux): no file to leave behind or to have rights on, and
     gone with its process.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
         try:
-            lock.bind(MACHINE_LOCK)
+            lock.bind(lock_name())
         except OSError as exc:
             raise AutotuneError(
                 "another study is measuring on this machine; two would measure each other",
