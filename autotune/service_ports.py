@@ -8,14 +8,14 @@ three do the same. Raises only errors of `autotune.core.errors`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.core.access import Identity, Role, Token
 from autotune.core.comparison import Comparison
 from autotune.core.jobs import Beat, Job, JobKind, JobState
-from autotune.core.notices import Event, Notice
+from autotune.core.notices import Event, Notice, NoticeState
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
 from autotune.core.records import DecisionRecord, StudyRecord
 from autotune.core.schedules import NightRun, Outcome, RunState, Schedule, ScheduleState
@@ -191,6 +191,23 @@ class NoticeStore(Protocol):
 
     def notices(self, *, limit: int = 100) -> Sequence[Notice]:
         """Newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Counts over all that is stored, for monitoring. ``jobs`` by kind and state, ``job_seconds``
+    the seconds that those took that have ended; ``runs`` by schedule and outcome, or state where
+    they have none; ``notices`` by event and state; ``oldest_queued_at`` of the jobs that wait,
+    ``last_success`` by schedule: when a run last ended well. Times are UTC seconds since the
+    epoch."""
+
+    jobs: Mapping[tuple[JobKind, JobState], int] = field(default_factory=dict)
+    job_seconds: Mapping[tuple[JobKind, JobState], float] = field(default_factory=dict)
+    runs: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    notices: Mapping[tuple[Event, NoticeState], int] = field(default_factory=dict)
+    leases: Mapping[str, str] = field(default_factory=dict)
+    oldest_queued_at: float | None = None
+    last_success: Mapping[str, float] = field(default_factory=dict)
 
 
 # ----------------------------------------------------------------------------------- promotion
@@ -377,8 +394,8 @@ class AccessDesk(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desks:
-    """All that pages, API and commands may ask. ``problems`` says what keeps the service from
-    working (empty: ready)."""
+    """All that pages, API and commands may ask. ``problems`` names what keeps the service from
+    working (empty: ready), without details: anyone may ask for it."""
 
     studies: StudyDesk
     jobs: JobDesk
@@ -387,3 +404,4 @@ class Desks:
     access: AccessDesk
     notices: Callable[[], Sequence[Notice]]
     problems: Callable[[], Sequence[str]]
+    figures: Callable[[], Figures] = Figures
