@@ -78,8 +78,17 @@ def study_from_options(definition: Mapping[str, Any]) -> Study:
     return _to_run(Source(definition, "the command line", Path.cwd()))
 
 
-def _to_run(source: Source) -> Study:
+def study_from_request(
+    definition: Mapping[str, Any], base: Path, check: Callable[[Study], None]
+) -> Study:
+    """A study given over the network, in the same words; paths are relative to ``base``. ``check``
+    sees it before any file that it names is looked for. A file of a space is read before that."""
+    return _to_run(Source(definition, "the request", base), check)
+
+
+def _to_run(source: Source, check: Callable[[Study], None] = lambda _: None) -> Study:
     study = _study(source, contradictions, variant_problems)
+    check(study)
     for what, path, exists in _paths(study):
         if not exists(path):
             raise InputRefused(f"the {what} does not exist", value=str(path))

@@ -1,0 +1,173 @@
+"""What a study that comes over the network may name: less than one that its user runs.
+
+A study file can start programs, fetch packages and read files; that is for whoever has an account
+on the machine. A request may name what lies below one folder, the embedded server, and remote
+servers that were allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from autotune.core.errors import InputRefused
+from autotune.core.study import Launch, PackagedModel, Study
+from autotune.studyfile import study_from_request
+from search_spaces import library
+from search_spaces.candidate import BACKEND_PREFIX, SERVER_PREFIX
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+FLAGS = frozenset({
+    "buffer-manager-thread-count", "cuda-memory-pool-byte-size", "grpc-infer-allocation-pool-size",
+    "http-thread-count", "log-verbose", "min-supported-compute-capability",
+    "model-load-gpu-limit", "model-load-thread-count", "pinned-memory-pool-byte-size",
+    "rate-limit", "rate-limit-resource", "response-cache-byte-size",
+})  # fmt: skip
+"""Flags of tritonserver that name no file, folder, library or address."""
+
+_ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]+\]:\d+|[A-Za-z0-9.-]+:\d+")
+_FILE = re.compile(r"(?P<path>.+)\.py:[A-Za-z_]\w*")
+_DEEPEST = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``root`` is the folder that requests may name paths in; ``remotes`` are the hosts that may be
+    tuned besides this machine."""
+
+    root: Path
+    remotes: tuple[str, ...] = ()
+
+
+def study_within(definition: Mapping[str, Any], limits: Limits) -> Study:
+    """The study of a request, in a study file's words, paths relative to the root. InputRefused for
+    all that only the machine's own users may ask for, before any file is read."""
+    _refuse_deep(definition)
+    _refuse_launch(definition)
+    _refuse_space_file(definition, limits.root)
+
+    def check(study: Study) -> None:
+        for what, path in _paths(study):
+            _refuse_outside(what, path, limits.root)
+        _refuse_servers(study, limits.remotes)
+        _refuse_flags((*study.server.flags, *_swept_flags(study)))
+        _refuse_path_values(study)
+
+    return study_from_request(definition, limits.root, check)
+
+
+# ---------------------------------------------------------------------- before anything is read
+def _refuse_deep(node: object, depth: int = 0) -> None:
+    if depth > _DEEPEST:
+        raise InputRefused(f"a study is nested at most {_DEEPEST} deep")
+    if isinstance(node, Mapping):
+        for each in node.values():
+            _refuse_deep(each, depth + 1)
+    elif isinstance(node, list):
+        for each in node:
+            _refuse_deep(each, depth + 1)
+
+
+def _refuse_launch(definition: Mapping[str, Any]) -> None:
+    server = definition.get("server")
+    if not isinstance(server, Mapping):
+        return
+    launch = server.get("launch", str(Launch.EMBEDDED))
+    if launch in (Launch.BINARY, Launch.DOCKER) or "binary" in server or "image" in server:
+        raise InputRefused(
+            "a study from the API may not name a program or an image to launch",
+            value=launch,
+            next_step="use the embedded or a remote server, or run it there by `autotune tune`",
+        )
+
+
+def _refuse_space_file(definition: Mapping[str, Any], root: Path) -> None:
+    space = definition.get("space")
+    if isinstance(space, str) and space not in library.ready_made():
+        _refuse_outside("space", (root / Path(space).expanduser()).absolute(), root)
+
+
+# -------------------------------------------------------------------------------- of the study
+def _paths(node: object, name: str = "study") -> Iterator[tuple[str, Path]]:
+    """Every path that a study holds, wherever it stands, with the name of its field."""
+    if isinstance(node, Path):
+        yield name, node
+    elif isinstance(node, str):
+        found = _FILE.fullmatch(node)
+        if found is not None:
+            yield name, Path(found["path"] + ".py")
+    else:
+        for key, each in _parts(node, name):
+            yield from _paths(each, key)
+
+
+def _parts(node: object, name: str) -> Iterator[tuple[str, object]]:
+    if isinstance(node, Mapping):
+        yield from ((str(key), value) for key, value in node.items())
+    elif isinstance(node, tuple | list):
+        yield from ((name, value) for value in node)
+    elif is_dataclass(node) and not isinstance(node, PackagedModel):
+        yield from ((f.name, getattr(node, f.name)) for f in fields(node) if f.name != "definition")
+
+
+def _refuse_outside(what: str, path: Path, root: Path) -> None:
+    """Links are followed first: one that leads out is outside."""
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise InputRefused(
+            f"a study from the API may name paths below the service's root only: {what}",
+            next_step="put the files there, or start the service with another --root",
+        )
+
+
+def _refuse_servers(study: Study, remotes: Sequence[str]) -> None:
+    allowed = {*LOOPBACK, *remotes}
+    for address in (study.server.http, study.server.grpc, study.server.metrics):
+        if address is not None and _host(address) not in allowed:
+            raise InputRefused(
+                "a study from the API may tune servers of this machine, and hosts that the service"
+                " was started with",
+                value=address,
+                next_step="start the service with --allow-remote HOST",
+            )
+
+
+def _host(address: str) -> str | None:
+    """Of host:port or a URL, as the clients read it; None where that is not plain to see."""
+    if "://" not in address:
+        return urlsplit(f"//{address}").hostname if _ADDRESS.fullmatch(address) else None
+    parts = urlsplit(address)
+    plain = parts.scheme in ("http", "https") and parts.username is None and "\\" not in address
+    return parts.hostname if plain else None
+
+
+def _swept_flags(study: Study) -> Iterator[str]:
+    for target in study.space.targets:
+        if target.startswith(SERVER_PREFIX):
+            yield target.removeprefix(SERVER_PREFIX)
+
+
+def _refuse_flags(names: Sequence[str]) -> None:
+    for name in names:
+        if name.lstrip("-").replace("_", "-") not in FLAGS:
+            raise InputRefused(
+                "a study from the API may set server flags that name no file, library or address",
+                value=name,
+                next_step=f"these may be set: {', '.join(sorted(FLAGS))}",
+            )
+
+
+def _refuse_path_values(study: Study) -> None:
+    """Backend parameters can name an environment to run or a library to load."""
+    for parameter in study.space.parameters:
+        if BACKEND_PREFIX not in parameter.target:
+            continue
+        for value in parameter.domain.grid():
+            if isinstance(value, str) and not re.fullmatch(r"[\w.+-]*", value):
+                raise InputRefused(
+                    f"{parameter.target}: a study from the API gives plain words and numbers",
+                    value=value,
+                )

@@ -1,0 +1,176 @@
+"""What a study that comes over the network may name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.bootstrap.guard import Limits, study_within
+from autotune.core.errors import InputRefused
+from tests import onnx_models
+
+PACKAGE = {"requirement": "small==1.0", "file": "small/model.onnx", "sha256": "0" * 64}
+VARIANTS = {
+    "space": {"variant": ["onnxruntime-fp32", "onnxruntime-int8"]},
+    "calibration": {"data": "data.npz"},
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    (folder / "models").mkdir(parents=True)
+    onnx_models.linear(folder / "linear.onnx")
+    (folder / "space.yaml").write_text("max_batch_size: [1, 2]\n")
+    (tmp_path / "secret.yaml").write_text("max_batch_size: [1, 2]\n")
+    (folder / "out").symlink_to(tmp_path)
+    return folder
+
+
+def request(**sections: Any) -> dict[str, Any]:
+    return {
+        "study": "asked",
+        "model": {"onnx": "linear.onnx", "name": "linear"},
+        "workload": {"target_qps": 50},
+        "sla": {"p95_ms": 100},
+        "space": {"max_batch_size": [1, 2]},
+        **sections,
+    }
+
+
+def test_a_study_of_what_lies_below_the_root_is_read(root: Path) -> None:
+    study = study_within(request(space="space.yaml"), Limits(root=root))
+    assert study.model.onnx == root / "linear.onnx"
+    assert study.space.targets == ("max_batch_size",)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"onnx": "/etc/model.onnx"}},
+        {"model": {"onnx": "../model.onnx"}},
+        {"model": {"onnx": "out/model.onnx"}},
+        {"model": {"onnx": "~/model.onnx"}},
+        {"model": {"repository": "models/../..", "name": "m"}},
+        {"space": "../secret.yaml"},
+        {"space": "out/secret.yaml"},
+        {"space": "/etc/passwd.yaml"},
+        {"workload": {"target_qps": 5, "arrival": {"kind": "trace", "trace": "/etc/passwd"}}},
+        {"workload": {"target_qps": 5, "inputs": "/etc/x.json"}},
+        {"workload": {"target_qps": 5, "inputs": "../x.py:function"}},
+        {"server": {"requirements": "/tmp/requirements.txt"}},
+        {**VARIANTS, "accuracy": {"metric": "../metric.py:f"}},
+        {**VARIANTS, "accuracy": {"metric": "top1", "expected": "/etc/x.npy", "data": "a.npz"}},
+        {**VARIANTS, "calibration": {"data": "/etc/data.npz"}},
+    ],
+    ids=str,
+)
+def test_a_path_outside_of_the_root_is_refused(root: Path, sections: dict[str, Any]) -> None:
+    with pytest.raises(InputRefused, match="below the service's root"):
+        study_within(request(**sections), Limits(root=root))
+
+
+def test_whether_a_file_outside_is_there_is_not_told(root: Path) -> None:
+    def told(path: str) -> str:
+        arrival = {"kind": "trace", "trace": path}
+        with pytest.raises(InputRefused) as refused:
+            study_within(request(workload={"target_qps": 5, "arrival": arrival}), Limits(root=root))
+        return str(refused.value)
+
+    assert told("../secret.yaml") == told("../nothing.yaml")
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"launch": "binary", "binary": "linear.onnx"},
+        {"launch": "binary"},
+        {"binary": "linear.onnx"},
+        {"launch": "docker", "image": "x"},
+        {"launch": "embedded", "image": "x"},
+    ],
+    ids=str,
+)
+def test_a_program_to_launch_is_refused(root: Path, server: dict[str, Any]) -> None:
+    with pytest.raises(InputRefused, match="program or an image"):
+        study_within(request(server=server), Limits(root=root))
+
+
+@pytest.mark.parametrize("flag", ["backend-directory", "backend_directory", "trace-config"])
+def test_a_server_flag_that_may_name_a_library_is_refused(root: Path, flag: str) -> None:
+    with pytest.raises(InputRefused, match="server flags"):
+        study_within(request(server={"flags": {flag: "models"}}), Limits(root=root))
+
+
+def test_a_swept_server_flag_is_held_to_the_same(root: Path) -> None:
+    space = {"server.cache-directory": ["a", "b"]}
+    with pytest.raises(InputRefused, match="server flags"):
+        study_within(request(space=space), Limits(root=root))
+    plain = {"server.buffer-manager-thread-count": [1, 2]}
+    assert study_within(request(space=plain), Limits(root=root)).space.size() == 2
+
+
+@pytest.mark.parametrize("value", ["/opt/env.tar.gz", "$$TRITON_MODEL_DIRECTORY/x", "../x", "a b"])
+@pytest.mark.parametrize("target", ["parameters.EXECUTION_ENV_PATH", "s.parameters.library"])
+def test_a_backend_parameter_that_may_name_a_path_is_refused(
+    root: Path, target: str, value: str
+) -> None:
+    with pytest.raises(InputRefused, match="plain words"):
+        study_within(request(space={target: [value, "fine"]}), Limits(root=root))
+
+
+@pytest.mark.parametrize(
+    "requirement", ["small", "small>=1", "--index-url=x", "small @ file:///etc", "./small", "-r x"]
+)
+@pytest.mark.parametrize("where", ["package", "files"])
+def test_a_package_that_is_not_pinned_by_name_is_refused(
+    root: Path, where: str, requirement: str
+) -> None:
+    package = {**PACKAGE, "requirement": requirement}
+    model = {
+        "package": {"package": package, "name": "m"},
+        "files": {"repository": "models", "name": "m", "files": {"m/1/model.onnx": package}},
+    }[where]
+    with pytest.raises(InputRefused, match="name==version"):
+        study_within(request(model=model), Limits(root=root))
+
+
+@pytest.mark.parametrize(
+    "grpc", ["10.0.0.7:8001", "127.0.0.1.evil.test:1", "evil@127.0.0.1:1", "[::2]:1", "a/b:1"]
+)
+def test_a_remote_server_that_was_not_allowed_is_refused(root: Path, grpc: str) -> None:
+    remote = {"launch": "remote", "grpc": grpc, "http": "127.0.0.1:8000"}
+    with pytest.raises(InputRefused, match="hosts that the service"):
+        study_within(request(server=remote, model={"name": "far"}), Limits(root=root))
+
+
+def test_this_machine_and_allowed_hosts_may_be_tuned(root: Path) -> None:
+    remote = {
+        "launch": "remote",
+        "grpc": "gpu7.internal:8001",
+        "http": "[::1]:8000",
+        "metrics": "http://localhost:8002/metrics",
+    }
+    asked = request(server=remote, model={"name": "far"})
+    study = study_within(asked, Limits(root=root, remotes=("gpu7.internal",)))
+    assert study.server.grpc == "gpu7.internal:8001"
+    with pytest.raises(InputRefused, match="hosts that the service"):
+        study_within(
+            {**asked, "server": {**remote, "metrics": "http://x@localhost:1/"}},
+            Limits(root=root, remotes=("gpu7.internal",)),
+        )
+
+
+def test_nesting_without_end_is_refused(root: Path) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(3000):
+        deep = {"a": deep}
+    with pytest.raises(InputRefused, match="deep"):
+        study_within(request(space=deep), Limits(root=root))
+
+
+def test_what_a_study_file_may_not_say_is_refused_likewise(root: Path) -> None:
+    with pytest.raises(InputRefused, match="unknown key"):
+        study_within(request(modle={}), Limits(root=root))
