@@ -6,9 +6,11 @@ rows        measurements and trials to rows and back, exactly
 failures    the database's errors in autotune's words
 opening     from a URL or a path to an engine whose schema is up to date
 store       `SqlTrialStore`, the port's implementation
+service     `ServiceStore`: jobs, schedules, promotions, tokens and notices beside the studies
 migrations  Alembic's, run at opening
 """
 
+from storage.service import ServiceStore
 from storage.store import SqlTrialStore
 
-__all__ = ["SqlTrialStore"]
+__all__ = ["ServiceStore", "SqlTrialStore"]

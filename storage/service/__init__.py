@@ -1,0 +1,60 @@
+"""What the service remembers: one database, which studies are stored in too.
+
+database    the engine that the stores share: a reading session, a writing transaction
+tables      the tables, as typed models
+jobs        the queue and the leases
+schedules   schedules and their runs
+promotions  promotions and the audit trail
+tokens      who may ask
+notices     what is to be told
+targets     where a promotion goes, as plain data
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+
+from storage.service.database import Database
+from storage.service.jobs import SqlJobStore
+from storage.service.notices import SqlNoticeStore
+from storage.service.promotions import SqlPromotionStore
+from storage.service.schedules import SqlScheduleStore
+from storage.service.tokens import SqlTokenStore
+from storage.store import SqlTrialStore
+
+__all__ = ["ServiceStore"]
+
+
+class ServiceStore:
+    """All stores on one database. ``where``, ``create``, ``busy_timeout_s`` and ``now`` as in
+    `SqlTrialStore`. Threads may share it; every call is one transaction. The stores raise
+    InputRefused and StoreFailed only.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        *,
+        create: bool = True,
+        busy_timeout_s: float = 60.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = Database(where, create=create, busy_timeout_s=busy_timeout_s, now=now)
+        self.trials = SqlTrialStore(where, create=create, busy_timeout_s=busy_timeout_s, now=now)
+        self.jobs = SqlJobStore(self._database)
+        self.schedules = SqlScheduleStore(self._database)
+        self.promotions = SqlPromotionStore(self._database)
+        self.tokens = SqlTokenStore(self._database)
+        self.notices = SqlNoticeStore(self._database)
+
+    @property
+    def engine(self) -> Engine:
+        """For a library that keeps a table of its own here; its connections are going to write."""
+        return self._database.writing
+
+    def close(self) -> None:
+        self.trials.close()
+        self._database.close()

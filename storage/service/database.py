@@ -1,0 +1,74 @@
+"""One database for all of the service's stores, shared by threads and by processes."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from autotune.core.errors import InputRefused
+from storage.failures import translated
+from storage.opening import WRITING, open_engine, parse_url, shown
+from storage.schema import Base
+
+
+class Database:
+    """``writing`` is the engine of connections that are going to write: on SQLite they take the
+    write lock at once. ``where`` may be shown: it has no password."""
+
+    def __init__(
+        self,
+        where: str,
+        *,
+        create: bool = True,
+        busy_timeout_s: float = 60.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        url = parse_url(where)
+        self.where = shown(url)
+        self.now = now
+        self._engine = open_engine(url, create=create, busy_timeout_s=busy_timeout_s)
+        self.writing: Engine = self._engine.execution_options(**WRITING)
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        with translated(self.where), Session(self._engine) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """One transaction: all of it, or nothing."""
+        with translated(self.where), Session(self.writing) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def added(session: Session, *rows: Base) -> bool:
+    """Add the rows, all or none of them; False if a unique constraint is in the way."""
+    try:
+        with session.begin_nested():
+            session.add_all(rows)
+            session.flush()
+    except IntegrityError:
+        return False
+    return True
+
+
+def no_such(kind: str, name: str, names: Iterable[str]) -> InputRefused:
+    """The refusal of a name that is not there, with what may have been meant."""
+    known = sorted(set(names))
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        next_step = f"Did you mean {' or '.join(near)}?"
+    elif known:
+        next_step = f"There is {', '.join(known[:5])}{', …' if len(known) > 5 else ''}."
+    else:
+        next_step = f"There is no {kind} yet."
+    return InputRefused(f"no such {kind}", value=name, next_step=next_step)

@@ -1,0 +1,242 @@
+"""The queue, and who has which device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import CursorResult, Select, delete, select, update
+from sqlalchemy.orm import Session
+
+from autotune.core.errors import InputRefused
+from autotune.core.jobs import ATTEMPTS, Beat, Job, JobKind, JobState
+from storage.plain import text
+from storage.service.database import Database, added
+from storage.service.tables import JobRow, LeaseRow
+
+_NO_DEVICE = "job:"
+
+
+class SqlJobStore:
+    """Two workers that reach for one job meet at its row, those that reach for one device at the
+    primary key of the leases."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def submit(
+        self,
+        kind: JobKind,
+        title: str,
+        payload: Mapping[str, Any],
+        *,
+        devices: Sequence[str] = (),
+        by: str,
+    ) -> int:
+        row = JobRow(
+            kind=str(kind),
+            state=str(JobState.QUEUED),
+            title=text(title),
+            payload=dict(payload),
+            devices=sorted({text(device) for device in devices}),
+            measuring=bool(devices),
+            created_at=self._database.now(),
+            created_by=text(by),
+            attempt=0,
+            cancel=False,
+            reason="",
+            progress={},
+        )
+        with self._database.write() as session:
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def job(self, job_id: int) -> Job:
+        with self._database.read() as session:
+            return _job(_row(session, job_id))
+
+    def jobs(self, *, states: Sequence[JobState] = (), limit: int = 100) -> Sequence[Job]:
+        query = select(JobRow).order_by(JobRow.id.desc()).limit(limit)
+        if states:
+            query = query.where(JobRow.state.in_([str(state) for state in states]))
+        with self._database.read() as session:
+            return [_job(row) for row in session.scalars(query)]
+
+    def claim(self, owner: str, *, ttl_s: float, measuring: bool) -> Job | None:
+        now = self._database.now()
+        with self._database.write() as session:
+            _put_back_abandoned(session, now)
+            held = set(session.scalars(select(LeaseRow.device)))
+            for job_id, devices in session.execute(_queued(measuring)).all():
+                if held.isdisjoint(devices):
+                    wanted = devices or [f"{_NO_DEVICE}{job_id}"]
+                    leases = _leases(job_id, wanted, text(owner), now + ttl_s)
+                    if _begun(session, job_id, text(owner), now, leases):
+                        return _job(_row(session, job_id))
+        return None
+
+    def beat(self, owner: str, job_id: int, *, ttl_s: float) -> Beat:
+        now = self._database.now()
+        with self._database.write() as session:
+            row = _row(session, job_id, lock=True)
+            if not _is_owners(row, owner):
+                return Beat(held=False, cancel=row.cancel)
+            renewed = update(LeaseRow).where(LeaseRow.job_id == job_id)
+            session.execute(renewed.values(expires_at=now + ttl_s))
+            return Beat(held=True, cancel=row.cancel)
+
+    def set_progress(self, job_id: int, progress: Mapping[str, Any]) -> None:
+        with self._database.write() as session:
+            _row(session, job_id).progress = dict(progress)
+
+    def set_study(self, job_id: int, study_id: int) -> None:
+        with self._database.write() as session:
+            _row(session, job_id).study_id = study_id
+
+    def end(
+        self,
+        job_id: int,
+        owner: str,
+        state: JobState,
+        *,
+        reason: str = "",
+        exit_code: int | None = None,
+    ) -> bool:
+        now = self._database.now()
+        with self._database.write() as session:
+            row = _row(session, job_id, lock=True)
+            if not _is_owners(row, owner):
+                return False
+            session.execute(delete(LeaseRow).where(LeaseRow.job_id == job_id))
+            row.exit_code = exit_code
+            if state is JobState.QUEUED:
+                row.attempt -= 1
+            _leave(row, state, text(reason), now)
+            return True
+
+    def cancel(self, job_id: int) -> Job:
+        now = self._database.now()
+        with self._database.write() as session:
+            row = _row(session, job_id, lock=True)
+            if row.state == JobState.QUEUED:
+                _leave(row, JobState.CANCELLED, "cancelled before it began", now)
+            elif row.state == JobState.RUNNING:
+                row.cancel = True
+            return _job(row)
+
+    def leases(self) -> Mapping[str, str]:
+        now = self._database.now()
+        query = select(LeaseRow).where(LeaseRow.expires_at > now).order_by(LeaseRow.device)
+        with self._database.read() as session:
+            return {
+                row.device: f"job {row.job_id} of {row.owner}"
+                for row in session.scalars(query)
+                if not row.device.startswith(_NO_DEVICE)
+            }
+
+
+# --------------------------------------------------------------------------------- transitions
+def _put_back_abandoned(session: Session, now: float) -> None:
+    """Jobs whose lease has run out. It is looked at once more, by the deletion itself: its worker
+    may have renewed it meanwhile."""
+    expired = select(LeaseRow.job_id).where(LeaseRow.expires_at <= now)
+    abandoned = select(JobRow).where(JobRow.id.in_(expired)).with_for_update(skip_locked=True)
+    for row in session.scalars(abandoned).all():
+        theirs = delete(LeaseRow).where(LeaseRow.job_id == row.id, LeaseRow.expires_at <= now)
+        if _count(session.execute(theirs)) == 0:
+            continue
+        lost = f"its worker {row.owner} was lost"
+        if row.attempt < ATTEMPTS:
+            _leave(row, JobState.QUEUED, lost, now)
+        else:
+            _leave(row, JobState.FAILED, f"{lost}, at attempt {row.attempt} of {ATTEMPTS}", now)
+
+
+def _begun(
+    session: Session, job_id: int, owner: str, now: float, leases: Sequence[LeaseRow]
+) -> bool:
+    """Whether the job could be had with all of its devices."""
+    with session.begin_nested() as attempt:
+        taken = (
+            update(JobRow)
+            .where(JobRow.id == job_id, JobRow.state == str(JobState.QUEUED))
+            .values(
+                state=str(JobState.RUNNING),
+                owner=owner,
+                attempt=JobRow.attempt + 1,
+                started_at=now,
+                ended_at=None,
+                reason="",
+            )
+        )
+        if _count(session.execute(taken)) == 1 and added(session, *leases):
+            return True
+        attempt.rollback()
+    return False
+
+
+def _leave(row: JobRow, state: JobState, reason: str, now: float) -> None:
+    """Out of its owner's hands. What is to be cancelled is not put back."""
+    if state is JobState.QUEUED and row.cancel:
+        state = JobState.CANCELLED
+    row.state = str(state)
+    row.owner = None
+    row.reason = reason
+    row.ended_at = now if state.ended else None
+
+
+# --------------------------------------------------------------------------------------- rows
+def _queued(measuring: bool) -> Select[int, list[Any]]:
+    return (
+        select(JobRow.id, JobRow.devices)
+        .where(JobRow.state == str(JobState.QUEUED), JobRow.measuring == measuring)
+        .order_by(JobRow.id)
+    )
+
+
+def _leases(
+    job_id: int, devices: Sequence[str], owner: str, expires_at: float
+) -> Sequence[LeaseRow]:
+    return [
+        LeaseRow(device=device, job_id=job_id, owner=owner, expires_at=expires_at)
+        for device in devices
+    ]
+
+
+def _row(session: Session, job_id: int, *, lock: bool = False) -> JobRow:
+    row = session.get(JobRow, job_id, with_for_update=lock, populate_existing=True)
+    if row is None:
+        raise InputRefused("no such job", value=job_id)
+    return row
+
+
+def _is_owners(row: JobRow, owner: str) -> bool:
+    return row.state == JobState.RUNNING and row.owner == text(owner)
+
+
+def _count(result: Any) -> int:
+    assert isinstance(result, CursorResult)
+    return result.rowcount
+
+
+def _job(row: JobRow) -> Job:
+    return Job(
+        id=row.id,
+        kind=JobKind(row.kind),
+        state=JobState(row.state),
+        title=row.title,
+        payload=row.payload,
+        devices=tuple(row.devices),
+        created_at=row.created_at,
+        created_by=row.created_by,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        owner=row.owner,
+        attempt=row.attempt,
+        cancel=row.cancel,
+        reason=row.reason,
+        exit_code=row.exit_code,
+        study_id=row.study_id,
+        progress=row.progress,
+    )

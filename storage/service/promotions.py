@@ -1,0 +1,224 @@
+"""Promotions, and the trail of what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from autotune.core.errors import InputRefused
+from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
+from storage.plain import text
+from storage.service.database import Database
+from storage.service.tables import AuditRow, PromotionRow
+from storage.service.targets import target, target_json
+
+
+class SqlPromotionStore:
+    """What is in service at a target is the one promotion there that is done."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def propose(self, promotion: Promotion) -> int:
+        row = _new_row(promotion, self._database.now())
+        with self._database.write() as session:
+            session.add(row)
+            session.flush()
+            _supersede(session, row, PromotionState.PROPOSED)
+            if promotion.state is PromotionState.DONE:
+                _supersede(session, row, PromotionState.DONE)
+            return row.id
+
+    def promotion(self, promotion_id: int) -> Promotion:
+        with self._database.read() as session:
+            return _promotion(_row(session, promotion_id))
+
+    def promotions(
+        self,
+        *,
+        model: str | None = None,
+        states: Sequence[PromotionState] = (),
+        limit: int = 100,
+    ) -> Sequence[Promotion]:
+        query = select(PromotionRow).order_by(PromotionRow.id.desc()).limit(limit)
+        if model is not None:
+            query = query.where(PromotionRow.model == text(model))
+        if states:
+            query = query.where(PromotionRow.state.in_([str(state) for state in states]))
+        with self._database.read() as session:
+            return [_promotion(row) for row in session.scalars(query)]
+
+    def advance(  # noqa: PLR0913 - the port's
+        self,
+        promotion_id: int,
+        *,
+        expected: Sequence[PromotionState],
+        state: PromotionState,
+        by: str | None = None,
+        reason: str | None = None,
+        kept: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> Promotion:
+        now = self._database.now()
+        with self._database.write() as session:
+            row = _row(session, promotion_id, lock=True)
+            _refuse_unexpected(row, expected, state)
+            row.state = str(state)
+            if by is not None:
+                row.decided_by, row.decided_at = text(by), now
+            if reason is not None:
+                row.reason = text(reason)
+            if kept is not None:
+                row.kept = text(kept)
+            if detail is not None:
+                row.detail = dict(detail)
+            if state is PromotionState.DONE:
+                row.applied_at = now
+                session.flush()
+                _supersede(session, row, PromotionState.DONE)
+            return _promotion(row)
+
+    def champion(self, model: str, target: Target | None = None) -> Promotion | None:
+        query = (
+            select(PromotionRow)
+            .where(
+                PromotionRow.model == text(model), PromotionRow.state == str(PromotionState.DONE)
+            )
+            .order_by(PromotionRow.applied_at.desc(), PromotionRow.id.desc())
+            .limit(1)
+        )
+        if target is not None:
+            query = query.where(PromotionRow.place == _place(target))
+        with self._database.read() as session:
+            row = session.scalar(query)
+            return None if row is None else _promotion(row)
+
+    def note(  # noqa: PLR0913 - the port's
+        self,
+        who: str,
+        action: str,
+        subject: str,
+        *,
+        why: str = "",
+        diff: str = "",
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        row = AuditRow(
+            at=self._database.now(),
+            who=text(who),
+            action=text(action),
+            subject=text(subject),
+            why=text(why),
+            diff=text(diff),
+            detail=dict(detail or {}),
+        )
+        with self._database.write() as session:
+            session.add(row)
+
+    def audit(self, *, subject: str | None = None, limit: int = 200) -> Sequence[AuditEntry]:
+        query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+        if subject is not None:
+            query = query.where(AuditRow.subject == text(subject))
+        with self._database.read() as session:
+            return [_entry(row) for row in session.scalars(query)]
+
+
+def _supersede(session: Session, row: PromotionRow, state: PromotionState) -> None:
+    """The others of its model and target that are in that state."""
+    others = update(PromotionRow).where(
+        PromotionRow.model == row.model,
+        PromotionRow.place == row.place,
+        PromotionRow.state == str(state),
+        PromotionRow.id != row.id,
+    )
+    session.execute(
+        others.values(
+            state=str(PromotionState.SUPERSEDED), reason=f"superseded by promotion {row.id}"
+        )
+    )
+
+
+def _refuse_unexpected(
+    row: PromotionRow, expected: Sequence[PromotionState], state: PromotionState
+) -> None:
+    if row.state not in expected:
+        decided = f" by {row.decided_by}" if row.decided_by else ""
+        raise InputRefused(
+            f"promotion {row.id} is {row.state}{decided}: it cannot become {state}",
+            next_step=f"That takes one that is {' or '.join(expected)}.",
+        )
+
+
+def _place(target: Target) -> str:
+    return text(str(target))
+
+
+def _row(session: Session, promotion_id: int, *, lock: bool = False) -> PromotionRow:
+    row = session.get(PromotionRow, promotion_id, with_for_update=lock)
+    if row is None:
+        raise InputRefused("no such promotion", value=promotion_id)
+    return row
+
+
+def _new_row(promotion: Promotion, now: float) -> PromotionRow:
+    return PromotionRow(
+        model=text(promotion.model),
+        target=target_json(promotion.target),
+        place=_place(promotion.target),
+        study_id=promotion.study_id,
+        trial=promotion.trial,
+        candidate=dict(promotion.candidate),
+        state=str(promotion.state),
+        why=text(promotion.why),
+        diff=text(promotion.diff),
+        kept=text(promotion.kept),
+        schedule_id=promotion.schedule_id,
+        created_at=now,
+        created_by=text(promotion.created_by),
+        decided_at=promotion.decided_at,
+        decided_by=text(promotion.decided_by),
+        applied_at=now if promotion.state is PromotionState.DONE else None,
+        reason=text(promotion.reason),
+        detail=dict(promotion.detail),
+    )
+
+
+def _promotion(row: PromotionRow) -> Promotion:
+    where = target(row.target)
+    assert where is not None, f"promotion {row.id} has no target"
+    return Promotion(
+        id=row.id,
+        model=row.model,
+        target=where,
+        study_id=row.study_id,
+        trial=row.trial,
+        candidate=row.candidate,
+        state=PromotionState(row.state),
+        why=row.why,
+        diff=row.diff,
+        kept=row.kept,
+        schedule_id=row.schedule_id,
+        created_at=row.created_at,
+        created_by=row.created_by,
+        decided_at=row.decided_at,
+        decided_by=row.decided_by,
+        applied_at=row.applied_at,
+        reason=row.reason,
+        detail=row.detail,
+    )
+
+
+def _entry(row: AuditRow) -> AuditEntry:
+    return AuditEntry(
+        id=row.id,
+        at=row.at,
+        who=row.who,
+        action=row.action,
+        subject=row.subject,
+        why=row.why,
+        diff=row.diff,
+        detail=row.detail,
+    )
