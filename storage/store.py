@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, delete, func, select, update
 from sqlalchemy.orm import Session, selectinload, undefer
 
 from autotune.core.comparison import Comparison
-from autotune.core.errors import InputRefused, StoreFailed
+from autotune.core.errors import NotFound, StoreFailed
 from autotune.core.measurement import Measurement
 from autotune.core.records import DecisionRecord, StudyRecord, StudyState
 from autotune.core.trial import Trial, TrialState
@@ -82,9 +82,7 @@ class SqlTrialStore:
             if found := _records(session, StudyRow.name == text(reference)):
                 return next((record for record in found if record.trials), found[0])
             names = session.scalars(select(StudyRow.name).distinct()).all()
-        raise InputRefused(
-            "no such study", value=reference, next_step=_suggestion(reference, names)
-        )
+        raise NotFound("no such study", value=reference, next_step=_suggestion(reference, names))
 
     def studies(self) -> Sequence[StudyRecord]:
         with self._reading() as session:

@@ -6,12 +6,12 @@ import click
 from rich.text import Text
 
 from autotune.bootstrap import Compared, StoredStudy, compare_stored, open_store
-from autotune.cli.as_json import comparisons_json, study_json
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
 from autotune.cli.progress import listener
 from autotune.cli.tables import RELATION_STYLES, comparisons_sheet
 from autotune.cli.words import candidate_words
+from autotune.core.as_json import comparisons_json, study_json
 from autotune.core.comparison import Relation
 from autotune.core.measurement import label
 

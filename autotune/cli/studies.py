@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from autotune.bootstrap import as_it_stands, open_store
-from autotune.cli.as_json import study_json
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
 from autotune.cli.tables import studies_sheet
+from autotune.core.as_json import study_json
 
 
 @click.command(

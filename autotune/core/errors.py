@@ -2,6 +2,8 @@
 
     AutotuneError                rule, value, next step
     ├── InputRefused             the user's input cannot be used            (exit 2)
+    │   ├── NotFound             it names something that there is not
+    │   └── Conflict             what it asks for does not go with what there is
     ├── OutputsDiffer            the server answers other values than the model run directly
     ├── ServerFailed             the server cannot be started or is gone    (the trial fails)
     │   └── CandidateFailed      the server lives but cannot load this candidate
@@ -47,6 +49,14 @@ class AutotuneError(_Worded, Exception):
 
 class InputRefused(AutotuneError):
     """A study file, a model, an option or a path that cannot be used as given."""
+
+
+class NotFound(InputRefused):
+    """A study, a job, a schedule, …, that is not stored."""
+
+
+class Conflict(InputRefused):
+    """A name that is taken, or a step that the present state does not allow."""
 
 
 class OutputsDiffer(AutotuneError):

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from autotune.core.errors import InputRefused
+from autotune.core.errors import NotFound
 from storage.failures import translated
 from storage.opening import WRITING, open_engine, parse_url, shown
 from storage.schema import Base
@@ -61,7 +61,7 @@ def added(session: Session, *rows: Base) -> bool:
     return True
 
 
-def no_such(kind: str, name: str, names: Iterable[str]) -> InputRefused:
+def no_such(kind: str, name: str, names: Iterable[str]) -> NotFound:
     """The refusal of a name that is not there, with what may have been meant."""
     known = sorted(set(names))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -71,4 +71,4 @@ def no_such(kind: str, name: str, names: Iterable[str]) -> InputRefused:
         next_step = f"There is {', '.join(known[:5])}{', …' if len(known) > 5 else ''}."
     else:
         next_step = f"There is no {kind} yet."
-    return InputRefused(f"no such {kind}", value=name, next_step=next_step)
+    return NotFound(f"no such {kind}", value=name, next_step=next_step)

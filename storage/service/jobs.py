@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CursorResult, Select, delete, select, update
 from sqlalchemy.orm import Session
 
-from autotune.core.errors import InputRefused
+from autotune.core.errors import NotFound
 from autotune.core.jobs import ATTEMPTS, Beat, Job, JobKind, JobState
 from storage.plain import text
 from storage.service.database import Database, added
@@ -207,7 +207,7 @@ def _leases(
 def _row(session: Session, job_id: int, *, lock: bool = False) -> JobRow:
     row = session.get(JobRow, job_id, with_for_update=lock, populate_existing=True)
     if row is None:
-        raise InputRefused("no such job", value=job_id)
+        raise NotFound("no such job", value=job_id)
     return row
 
 

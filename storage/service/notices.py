@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from autotune.core.errors import InputRefused
+from autotune.core.errors import NotFound
 from autotune.core.notices import Event, Notice, NoticeState
 from storage.plain import text as clean
 from storage.service.database import Database
@@ -47,7 +47,7 @@ class SqlNoticeStore:
         with self._database.write() as session:
             row = session.get(NoticeRow, notice_id, with_for_update=True)
             if row is None:
-                raise InputRefused("no such notice", value=notice_id)
+                raise NotFound("no such notice", value=notice_id)
             row.attempts += 1
             row.error = "" if error is None else clean(error)
             if error is None:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from autotune.core.errors import InputRefused
+from autotune.core.errors import Conflict, NotFound
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
 from storage.plain import text
 from storage.service.database import Database
@@ -146,7 +146,7 @@ def _refuse_unexpected(
 ) -> None:
     if row.state not in expected:
         decided = f" by {row.decided_by}" if row.decided_by else ""
-        raise InputRefused(
+        raise Conflict(
             f"promotion {row.id} is {row.state}{decided}: it cannot become {state}",
             next_step=f"That takes one that is {' or '.join(expected)}.",
         )
@@ -159,7 +159,7 @@ def _place(target: Target) -> str:
 def _row(session: Session, promotion_id: int, *, lock: bool = False) -> PromotionRow:
     row = session.get(PromotionRow, promotion_id, with_for_update=lock)
     if row is None:
-        raise InputRefused("no such promotion", value=promotion_id)
+        raise NotFound("no such promotion", value=promotion_id)
     return row
 
 

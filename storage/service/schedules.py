@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from autotune.core.errors import InputRefused
+from autotune.core.errors import Conflict, NotFound
 from autotune.core.schedules import (
     NightRun,
     Outcome,
@@ -48,7 +48,7 @@ class SqlScheduleStore:
         )
         with self._database.write() as session:
             if not added(session, row):
-                raise InputRefused(
+                raise Conflict(
                     "there is a schedule of that name",
                     value=schedule.name,
                     next_step="Take another name, or remove that one first: its runs stay.",
@@ -77,7 +77,7 @@ class SqlScheduleStore:
         with self._database.write() as session:
             schedule = session.get(ScheduleRow, schedule_id)
             if schedule is None:
-                raise InputRefused("no such schedule", value=schedule_id)
+                raise NotFound("no such schedule", value=schedule_id)
             row = RunRow(
                 schedule_id=schedule_id,
                 schedule=schedule.name,
@@ -146,7 +146,7 @@ def _row(session: Session, name: str) -> ScheduleRow:
 def _run_row(session: Session, run_id: int) -> RunRow:
     row = session.get(RunRow, run_id)
     if row is None:
-        raise InputRefused("no such run", value=run_id)
+        raise NotFound("no such run", value=run_id)
     return row
 
 

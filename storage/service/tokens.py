@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import select, update
 
 from autotune.core.access import Role, Token
-from autotune.core.errors import InputRefused
+from autotune.core.errors import Conflict
 from storage.plain import text
 from storage.service.database import Database, added, no_such
 from storage.service.tables import TokenRow
@@ -23,7 +23,7 @@ class SqlTokenStore:
         )
         with self._database.write() as session:
             if not added(session, row):
-                raise InputRefused(
+                raise Conflict(
                     "there is a valid token of that name",
                     value=name,
                     next_step="Take another name, or revoke that one first.",

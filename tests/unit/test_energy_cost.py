@@ -12,9 +12,9 @@ import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cli.as_json import trial_json
 from autotune.cli.console import Console
 from autotune.cli.tables import print_trials
+from autotune.core.as_json import trial_json
 from autotune.core.decision import Decision, decide
 from autotune.core.explain import shown
 from autotune.core.intervals import Interval
@@ -51,6 +51,11 @@ def test_energy_is_that_of_the_window_over_its_good_answers() -> None:
     assert taken(joules=420.0).metric(ENERGY) == pytest.approx(420.0)
     half = taken(joules=420.0, load=made_load(ok=500))
     assert half.metric(ENERGY) == pytest.approx(840.0)
+
+
+def test_answers_that_came_after_the_window_took_none_of_its_energy() -> None:
+    behind = made_load(ok=1000, achieved=25.0, window_s=10.0)
+    assert taken(joules=420.0, load=behind).metric(ENERGY) == pytest.approx(1680.0)
 
 
 def test_cost_is_the_price_at_the_saturation_throughput() -> None:
