@@ -1,0 +1,43 @@
+"""The queue as pages, API and commands see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autotune.adapters import machine
+from autotune.core.jobs import Job, JobState
+from autotune.core.study import Study
+from autotune.service_ports import JobStore, PromotionStore
+
+
+def devices_of(study: Study) -> tuple[str, ...]:
+    """What a study needs for itself: this machine, whose cores send its load and serve its model,
+    the GPUs that it names, and the remote server that it tunes."""
+    host = machine.describe()["host"]
+    remote = (study.server.grpc,) if study.server.grpc is not None else ()
+    return (f"{host}/cpu", *(f"{host}/{device}" for device in study.server.devices), *remote)
+
+
+class Jobs:
+    """Implements `autotune.service_ports.JobDesk`. ``audit`` is told who cancelled what."""
+
+    def __init__(self, store: JobStore, audit: PromotionStore) -> None:
+        self._store = store
+        self._audit = audit
+
+    def jobs(self, *, states: Sequence[JobState] = (), limit: int = 100) -> Sequence[Job]:
+        return self._store.jobs(states=states, limit=limit)
+
+    def job(self, job_id: int) -> Job:
+        return self._store.job(job_id)
+
+    def cancel(self, job_id: int, *, by: str) -> Job:
+        """One that has ended is left as it is."""
+        if self._store.job(job_id).state.ended:
+            return self._store.job(job_id)
+        job = self._store.cancel(job_id)
+        self._audit.note(by, "cancel", f"job {job.id}", detail={"title": job.title})
+        return job
+
+    def leases(self) -> Mapping[str, str]:
+        return self._store.leases()
