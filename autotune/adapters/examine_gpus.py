@@ -11,9 +11,22 @@ import pynvml
 from autotune.adapters.check import Check
 from autotune.adapters.telemetry.gpm import Gpm
 from autotune.adapters.telemetry.nvml_watch import slowdown_bits
-from autotune.adapters.telemetry.parts import Part, held_mb, in_use, opened, parts_of, users
+from autotune.adapters.telemetry.parts import (
+    LOST,
+    Part,
+    held_mb,
+    in_use,
+    opened,
+    parts_of,
+    users,
+)
 
+_GONE = LOST | {pynvml.NVML_ERROR_UNKNOWN}
+"""What NVML says of a GPU that has fallen off its bus: the last, while it has not noticed."""
 _NEXT_STEPS: Mapping[int, str] = {
+    **dict.fromkeys(
+        _GONE, "look for Xid in the kernel's log, then reset the GPU or restart this machine"
+    ),
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "a newer driver tells it",
     pynvml.NVML_ERROR_NO_PERMISSION: "root is told it; a container, where it has the capability",
 }
@@ -43,7 +56,7 @@ def _checks() -> Iterator[Check]:
         try:
             parts += parts_of(index)
         except pynvml.NVMLError as error:
-            yield _lost(str(index), error)
+            yield _unasked(str(index), error)
     yield from map(_part, parts)
     if parts:
         yield from _telemetry(parts)
@@ -60,27 +73,38 @@ def _driver(count: int) -> Check:
     return Check(name="GPU", state="ok", detail=detail)
 
 
-def _lost(name: str, error: pynvml.NVMLError) -> Check:
-    advice = "look for Xid in the kernel's log, then reset the GPU or restart this machine"
-    return Check(name=f"GPU {name}", state="missing", detail=f"NVML: {error}", next_step=advice)
+def _unasked(name: str, error: pynvml.NVMLError) -> Check:
+    """Of a GPU that does not say what it is."""
+    return Check(
+        name=f"GPU {name}",
+        state="missing" if error.value in _GONE else "warning",
+        detail=f"NVML: {error}",
+        next_step=_NEXT_STEPS.get(error.value, ""),
+    )
 
 
 def _part(part: Part) -> Check:
     try:
         name = pynvml.nvmlDeviceGetName(part.handle)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(part.device)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(part.handle)
+        memory = _memory_words(part)
         uuid = pynvml.nvmlDeviceGetUUID(part.handle)
     except pynvml.NVMLError as error:
-        return _lost(part.name, error)
-    held = held_mb(part)
-    used = "" if held is None else f" ({held:,.0f} in use)"
+        return _unasked(part.name, error)
     return Check(
         name=f"GPU {part.name}",
         state="ok",
-        detail=f"{name}, compute capability {major}.{minor}, {memory.total / 1e6:,.0f} MB{used};"
-        f" {uuid}",
+        detail=f"{name}, compute capability {major}.{minor}, {memory}; {uuid}",
     )
+
+
+def _memory_words(part: Part) -> str:
+    try:
+        total_mb = pynvml.nvmlDeviceGetMemoryInfo(part.handle).total / 1e6
+    except pynvml.NVMLError_NotSupported:
+        return "memory unknown (it may be the machine's)"
+    held = held_mb(part)
+    return f"{total_mb:,.0f} MB" + ("" if held is None else f" ({held:,.0f} in use)")
 
 
 # --------------------------------------------------------------------- what can be measured of it

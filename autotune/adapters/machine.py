@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pynvml
 
 from autotune.adapters.telemetry.cores import available_cores
 from autotune.adapters.telemetry.foreign_cpu import ForeignCpu
-from autotune.adapters.telemetry.parts import opened
 
 PACKAGES = ("triton-autotune", "locust", "optuna", "tritonclient", "numpy")
 
@@ -24,15 +22,6 @@ PACKAGES = ("triton-autotune", "locust", "optuna", "tritonclient", "numpy")
 def cores() -> int:
     """CPU cores that this process may use, in whole cores, at least one."""
     return max(1, int(available_cores(os.getpid())))
-
-
-def gpus() -> int:
-    """NVIDIA GPUs of this machine, as NVML counts them; 0 without a driver."""
-    try:
-        with opened():
-            return int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError:
-        return 0
 
 
 def describe() -> Mapping[str, Any]:

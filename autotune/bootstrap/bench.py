@@ -150,7 +150,10 @@ def set_up(study: Study, model: ServedModel, at: Surroundings) -> Bench:
         servers=servers,
         server=server,
         load=load,
-        telemetry=choose(remote=study.server.launch is Launch.REMOTE),
+        telemetry=choose(
+            remote=study.server.launch is Launch.REMOTE,
+            models_apart=study.server.launch is Launch.EMBEDDED,
+        ),
         check=_output_check(study, model, servers),
         samples_for=lambda interface: build_samples(
             interface, study.workload.inputs, seed=study.seed

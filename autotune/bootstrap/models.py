@@ -22,6 +22,7 @@ from autotune.adapters.triton.runners import EmbeddedHost
 from autotune.adapters.triton.server_python import ServerPython
 from autotune.core.errors import InputRefused
 from autotune.core.study import Launch, ServerSpec, Study
+from autotune.settings import Settings
 
 
 def demo_study() -> Path:
@@ -78,9 +79,11 @@ def gpus_of(server: ServerSpec) -> int:
     what executes them. 0 where that cannot be told, of a remote one."""
     if server.launch is Launch.REMOTE:
         return 0
+    here = devices.names()
     if server.launch is Launch.DOCKER and not server.devices:
-        return devices.handed_on(server.gpus, devices.names())
-    return devices.seen(server.devices, devices.names())
+        return devices.handed_on(server.gpus, here)
+    shown = devices.visible(here, Settings.from_environment().visible_devices)
+    return devices.seen(server.devices, shown)
 
 
 def exported_natively(model: ServedModel, work_dir: Path) -> ServedModel:

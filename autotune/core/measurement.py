@@ -310,10 +310,11 @@ class Measurement:
 
     @property
     def energy_j_per_1000(self) -> float | None:
-        """Joules that 1,000 good answers took, at the offered rate; None where the energy is
-        unknown."""
+        """Joules over the window for every 1,000 good answers that came within it; None where the
+        energy is unknown. (Of a server that falls behind many come later.)"""
         energy = self.telemetry.gauges.get("energy_j")
-        return None if energy is None or not self.load.ok else energy.value / self.load.ok * 1000
+        answers = self.load.achieved_qps * self.load.window_s
+        return None if energy is None or not answers else energy.value / answers * 1000
 
     @property
     def cost_per_1000(self) -> float | None:

@@ -14,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.adapters import machine
+from autotune.bootstrap.models import gpus_of
 from autotune.cli.signals import interruptible
 from autotune.core.errors import AutotuneError, InputRefused, Interrupted
+from autotune.core.study import ServerSpec
 from tests.gpu.conduct import RESULTS, TABLE, Conductor
 from tests.gpu.host import prepare_server
 from tests.gpu.plan import Options
@@ -41,14 +42,14 @@ def options_of(arguments: Sequence[str]) -> Options:
     parser.add_argument("--out", type=Path, required=True, help="a folder for the results")
     parser.add_argument("--minutes", type=float, default=8.0, help="how long it may take in all")
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), help="default: cuda where NVML sees a GPU, else cpu"
+        "--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU, else cpu"
     )
     parser.add_argument("--tiny", action="store_true", help="a small model, for two cores")
     given = parser.parse_args(arguments)
     return Options(
         out=given.out.absolute(),
         minutes=given.minutes,
-        device=given.device or ("cuda" if machine.gpus() else "cpu"),
+        device=given.device or ("cuda" if gpus_of(ServerSpec()) else "cpu"),
         tiny=given.tiny,
     )
 

@@ -20,8 +20,9 @@ def nvml_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def nvml(nvml_of: Callable[..., Path]) -> Iterator[FakeNvml]:
-    """One Hopper, whatever is said of it in the test."""
+def nvml(nvml_of: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    """One Hopper, whatever is said of it in the test; CUDA shows all there is."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with loaded(nvml_of()) as fake:
         yield fake
 

@@ -133,6 +133,9 @@ def test_a_process_sees_what_it_is_given_or_all_and_of_slices_one(
         (None, 0),
         ("all", 2),
         ("3", 3),
+        ("1,capabilities=utility", 1),
+        ("driver=nvidia,count=3", 3),
+        ("count=all", 2),
         ("device=0", 1),
         ('"device=0,1"', 2),
         ("'device=0,1,capabilities=utility'", 2),
@@ -163,6 +166,48 @@ def test_the_gpus_that_a_server_sees_depend_on_how_it_is_launched(
     nvml: FakeNvml, spec: ServerSpec, count: int
 ) -> None:
     nvml.set("gpus=2")
+    assert gpus_of(spec) == count
+
+
+@pytest.mark.parametrize(
+    ("told", "here", "count"),
+    [
+        (None, TWO_WHOLE, 2),
+        ("1", TWO_WHOLE, 1),
+        ("1,0", TWO_WHOLE, 2),
+        ("0, 1", TWO_WHOLE, 2),
+        ("GPU-b", TWO_WHOLE, 1),
+        ("1,GPU-b", TWO_WHOLE, 1),
+        ("0,7,1", TWO_WHOLE, 1),  # what is behind one that there is not is not shown
+        ("", TWO_WHOLE, 0),
+        ("-1", TWO_WHOLE, 0),
+        ("NoDevFiles", TWO_WHOLE, 0),
+        ("MIG-b", SLICED, 1),
+        ("0", SLICED, 1),
+        ("1", SLICED, 0),
+        ("0", {}, 0),
+    ],
+)
+def test_a_process_sees_what_its_batch_system_has_given_it(
+    told: str | None, here: Mapping[str, str], count: int
+) -> None:
+    assert devices.seen([], devices.visible(here, told)) == count
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        (ServerSpec(), 1),
+        (ServerSpec(launch=Launch.BINARY), 1),
+        (ServerSpec(devices=("0", "2")), 2),  # said in place of what is set here
+        (ServerSpec(launch=Launch.DOCKER, image="i", gpus="all"), 3),  # a container inherits none
+    ],
+)
+def test_the_gpus_that_cuda_shows_here_are_those_that_a_server_inherits(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, spec: ServerSpec, count: int
+) -> None:
+    nvml.set("gpus=3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     assert gpus_of(spec) == count
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pynvml
+import pytest
 
 from autotune.adapters.check import Check
 from autotune.adapters.examine_gpus import gpu_checks
@@ -87,6 +88,31 @@ def test_a_lost_gpu_is_missing_and_the_others_are_told(nvml: FakeNvml) -> None:
 
 def test_a_gpu_that_is_lost_only_when_asked_is_missing(nvml: FakeNvml) -> None:
     assert checked(nvml, f"nvmlDeviceGetMemoryInfo={LOST}")["GPU 0"].state == "missing"
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_not_lost(nvml: FakeNvml) -> None:
+    found = checked(nvml, f"nvmlDeviceGetMemoryInfo={pynvml.NVML_ERROR_NOT_SUPPORTED}")["GPU 0"]
+    assert (found.state, found.next_step) == ("ok", "")
+    assert "memory unknown" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "advice"),
+    [
+        (LOST, "missing", "Xid"),
+        (pynvml.NVML_ERROR_RESET_REQUIRED, "missing", "Xid"),
+        (pynvml.NVML_ERROR_UNKNOWN, "missing", "Xid"),
+        (NO_PERMISSION, "warning", "root is told it"),
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, "warning", ""),
+    ],
+)
+def test_only_a_gpu_that_is_gone_is_to_be_reset(
+    nvml: FakeNvml, error: int, state: str, advice: str
+) -> None:
+    found = checked(nvml, "gpus=2", f"nvmlDeviceGetHandleByIndex_v2.1={error}")["GPU 1"]
+    assert found.state == state
+    assert found.next_step.startswith(advice) or advice in found.next_step
+    assert bool(found.next_step) is bool(advice)
 
 
 def test_processes_on_a_gpu_are_named(nvml: FakeNvml) -> None:

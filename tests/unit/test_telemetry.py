@@ -25,7 +25,7 @@ from autotune.adapters.telemetry.sampling import (
 from autotune.adapters.telemetry.triton_metrics import TritonMetrics, parse_gauges
 from autotune.core.measurement import TelemetryWindow
 from autotune.core.model_interface import Endpoint
-from tests.metrics_page import metrics_page
+from tests.metrics_page import answering, metrics_page
 
 ENDPOINT = Endpoint(http="127.0.0.1:1", grpc="127.0.0.1:2")
 
@@ -63,8 +63,8 @@ class FakeSource(Source):
         self.closed += 1
 
 
-def sampled(*sources, wait_s=0.05) -> TelemetryWindow:
-    telemetry = SampledTelemetry(sources, interval_s=0.01)
+def sampled(*sources, wait_s=0.05, **how) -> TelemetryWindow:
+    telemetry = SampledTelemetry(sources, interval_s=0.01, **how)
     telemetry.start([1], ENDPOINT)
     time.sleep(wait_s)
     return telemetry.stop()
@@ -115,8 +115,28 @@ def test_a_gauge_that_was_never_read_is_missing():
 
 
 def test_energy_is_what_was_counted_by_the_end_not_a_mean():
-    window = sampled(FakeSource(gauges=({"energy_j": 1.0}, {"energy_j": 7.0})))
-    assert window.gauges["energy_j"].value == 7.0
+    source = FakeSource(gauges=({"energy_j": 1.0}, {"energy_j": 7.0}))
+    assert sampled(source, clock=lambda: 3.0).gauges["energy_j"].value == 7.0
+
+
+def test_energy_that_was_used_while_the_source_was_opened_is_like_the_rest():
+    now = [0.0]
+    opened = threading.Event()
+
+    class Slow(FakeSource):
+        def open(self, pids, endpoint):
+            now[0] = 1.0
+            return {}
+
+        def memory_mb(self):
+            opened.set()
+            return 1.0
+
+    telemetry = SampledTelemetry([Slow(gauges=({"energy_j": 6.0},))], clock=lambda: now[0])
+    telemetry.start([1], ENDPOINT)
+    assert opened.wait(10)
+    now[0] = 4.0
+    assert telemetry.stop().gauges["energy_j"].value == 8.0
 
 
 def test_energy_is_unknown_where_its_end_is():
@@ -129,6 +149,58 @@ def test_stopping_closes_the_source_and_ends_the_thread():
     sampled(source)
     assert source.closed == 1
     assert "telemetry" not in {thread.name for thread in threading.enumerate()}
+
+
+class Hanging(FakeSource):
+    """Does not come back from one of its methods until it is let go."""
+
+    silence = "gone"
+
+    def __init__(self, where):
+        super().__init__("gpu")
+        self.free = threading.Event()
+        self.hung = threading.Event()
+        setattr(self, where, self.hang)
+
+    def hang(self, *_):
+        self.hung.set()
+        self.free.wait(10)
+        raise Unavailable("it was let go")
+
+
+@pytest.mark.parametrize("where", ["open", "utilization", "memory_mb", "gauges", "disturbance"])
+def test_a_source_that_hangs_holds_nobody_up_and_is_not_asked_again(where):
+    hanging, processor = Hanging(where), FakeSource("cpu")
+    telemetry = SampledTelemetry([hanging, processor], interval_s=0.01, patience_s=0.1)
+    telemetry.start([1], ENDPOINT)
+    assert where == "disturbance" or hanging.hung.wait(10)
+    window = telemetry.stop()
+    assert (window.utilization, window.source, window.gauges) == (None, None, {})
+    assert window.notes["gone"] == "gpu has not answered for 0.1 s"
+
+    telemetry.start([1], ENDPOINT)
+    after = telemetry.stop()
+    assert after.source == "cpu"
+    assert after.notes["gpu"] == "has not answered for 0.1 s, and is not asked any more"
+    assert "gone" not in after.notes
+
+    was = after.series
+    hanging.free.set()  # what it says at last belongs to no window
+    assert after.series == was
+
+
+def test_a_source_that_breaks_is_closed_and_its_error_is_told():
+    class Broken(FakeSource):
+        def utilization(self):
+            raise ZeroDivisionError
+
+    source = Broken()
+    telemetry = SampledTelemetry([source], interval_s=0.01)
+    telemetry.start([1], ENDPOINT)
+    with pytest.raises(ZeroDivisionError):
+        telemetry.stop()
+    assert source.closed == 1
+    assert telemetry.stop() == TelemetryWindow()
 
 
 def test_stopping_what_was_not_started_gives_an_empty_window():
@@ -335,7 +407,8 @@ nv_gpu_power_usage{gpu_uuid="GPU-b"} 150.5
 def test_only_the_named_metric_is_read_from_a_page():
     assert parse_gauges(PAGE, "nv_gpu_utilization") == [0.25, 0.75]
     assert parse_gauges(PAGE, "nv_gpu_memory_used_bytes") == [1e9, 5e8]
-    assert parse_gauges("nv_gpu_utilization NaN\n", "nv_gpu_utilization") == []
+    for no_number in ("NaN", "+Inf", "-Inf", "none"):
+        assert parse_gauges(f"nv_gpu_utilization {no_number}\n", "nv_gpu_utilization") == []
 
 
 def test_the_servers_own_gpu_metrics_are_averaged_and_its_memory_summed():
@@ -377,6 +450,49 @@ def test_a_server_that_tells_no_power_has_no_gauges():
         source.open([], endpoint)
         source.utilization()
         assert source.gauges() == {}
+
+
+NO_POWER = 'nv_gpu_power_usage{gpu_uuid="GPU-a"} 0\n'
+
+
+def test_memory_that_triton_cannot_read_is_unknown_not_zero():
+    source = TritonMetrics()
+    page = "nv_gpu_utilization 0.5\nnv_gpu_memory_used_bytes 0\nnv_gpu_memory_total_bytes 0\n"
+    with metrics_page(lambda: page) as endpoint:
+        source.open([], endpoint)
+        assert (source.memory_mb(), source.memory_total_mb()) == (None, None)
+
+
+@pytest.mark.parametrize("power", [NO_POWER, NO_POWER + POWER])
+def test_power_and_energy_that_triton_cannot_read_are_unknown_not_zero(power):
+    source = TritonMetrics()
+    with metrics_page(lambda: PAGE + power + energy(0.0)) as endpoint:
+        source.open([], endpoint)
+        source.utilization()
+        assert source.gauges() == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nnv_gpu_ut"],
+)
+def test_a_server_that_ends_within_its_answer_has_no_page(answer):
+    with answering(answer) as endpoint, pytest.raises(Unavailable, match="cannot be read"):
+        TritonMetrics().open([], endpoint)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://h/metrics", "not an HTTP metrics URL"),
+        ("http://h:port/metrics", "cannot be read.*nonnumeric port"),
+        ("http://[::1/metrics", "cannot be read.*Invalid IPv6"),
+    ],
+)
+def test_what_is_no_url_of_a_page_is_not_available(url, why):
+    endpoint = Endpoint(http="127.0.0.1:1", grpc="127.0.0.1:2", metrics_url=url)
+    with pytest.raises(Unavailable, match=why):
+        TritonMetrics().open([], endpoint)
 
 
 def test_a_metrics_page_that_goes_away_is_unknown_not_zero():

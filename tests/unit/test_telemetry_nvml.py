@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from autotune.adapters import hardware, machine
+from autotune.adapters import hardware
 from autotune.adapters.telemetry import parts
 from autotune.adapters.telemetry.disturbance import Disturbance
 from autotune.adapters.telemetry.nvml import Nvml
@@ -114,6 +114,34 @@ def test_processes_hidden_by_a_namespace_are_taken_for_the_servers_with_a_note(n
     seen = Seen(nvml, "gpus=2", f"users.1={HIDDEN}", "busy.1=10")
     assert seen.utilization() == 0.1
     assert "hidden" in seen.notes["nvml_processes"]
+
+
+OURS = (OTHER, ME)
+"""A server's processes: the first is its own, the second a model's."""
+
+
+@pytest.mark.parametrize(
+    ("told", "apart", "devices"),
+    [
+        (f"users={OTHER} users.1={OTHER},{ME}", True, "1"),
+        (f"users={OTHER} users.1={OTHER},{ME}", False, "0, 1"),
+        (f"users={OTHER}", False, "0, 1"),
+    ],
+)
+def test_where_models_run_apart_the_gpus_are_theirs_not_all_that_the_server_opened(
+    nvml, told, apart, devices
+):
+    nvml.set("gpus=2", *told.split())
+    seen = Nvml(models_apart=apart)
+    assert seen.open(OURS, ENDPOINT)["nvml_devices"] == devices
+    assert "nvml_foreign_processes" not in seen.open(OURS, ENDPOINT)
+
+
+def test_a_server_whose_models_compute_on_the_processor_alone_is_not_judged_by_its_gpus(nvml):
+    nvml.set("gpus=2", f"users={OTHER}")
+    with pytest.raises(Unavailable, match="no process on a GPU"):
+        Nvml(models_apart=True).open(OURS, ENDPOINT)
+    assert nvml.begun == 0
 
 
 def files_open(tmp_path: Path, *files: str) -> Path:
@@ -470,22 +498,19 @@ def test_work_that_could_not_be_read_just_now_accuses_nobody(nvml):
     assert seen.disturbance().foreign_gpu == ()
 
 
+def test_work_of_which_the_beginning_could_not_be_read_accuses_nobody(nvml):
+    function, told = "nvmlDeviceGetProcessUtilization", f"users={ME},{OTHER} work={OTHER}:60"
+    seen = Seen(nvml, *told.split(), f"{function}={pynvml.NVML_ERROR_TIMEOUT}")
+    assert seen.disturbance(f"{function}=0").foreign_gpu == ()
+    assert seen.disturbance(f"work={OTHER}:60").foreign_gpu == (OTHER,)
+
+
 def test_processes_hidden_by_a_namespace_are_not_taken_for_foreign(nvml):
     seen = Seen(nvml, f"users={HIDDEN}", f"nvmlDeviceGetProcessUtilization={NOT_SUPPORTED}")
     assert seen.disturbance(f"work={HIDDEN}:90").foreign_gpu == ()
 
 
 # ------------------------------------------------------------------------------ this machine's
-def test_gpus_are_counted(nvml):
-    nvml.set("gpus=3")
-    assert (machine.gpus(), nvml.begun) == (3, 0)
-
-
-def test_without_a_driver_there_are_no_gpus(nvml):
-    nvml.set("gpus=3", f"nvmlInitWithFlags={NO_DRIVER}")
-    assert machine.gpus() == 0
-
-
 def test_of_several_gpus_the_least_capable_decides(nvml):
     nvml.set("gpus=2", "major.1=8")
     here = hardware.seen()

@@ -13,8 +13,8 @@ from autotune.adapters.telemetry.triton_metrics import TritonMetrics
 from autotune.ports import Telemetry
 
 
-def choose(*, remote: bool, interval_s: float = 0.2) -> Telemetry:
-    """Telemetry that degrades openly, at each start anew.
+def choose(*, remote: bool, models_apart: bool = False, interval_s: float = 0.2) -> Telemetry:
+    """Telemetry that degrades openly, at each start anew. ``models_apart``: see `Nvml`.
 
     An emulated accelerator, where the server says that it has one. Else, of a server on this
     machine: NVML if it runs on a GPU, or its processes' CPU share; of a remote one: the GPU metrics
@@ -22,7 +22,9 @@ def choose(*, remote: bool, interval_s: float = 0.2) -> Telemetry:
     machine's processor is watched in either case.
     """
     sources: list[Source] = (
-        [Emulated(), TritonMetrics()] if remote else [Emulated(ProcessCpu()), Nvml(), ProcessCpu()]
+        [Emulated(), TritonMetrics()]
+        if remote
+        else [Emulated(ProcessCpu()), Nvml(models_apart=models_apart), ProcessCpu()]
     )
     watches: list[Watch] = [ThermalThrottling(), QuotaThrottling(), ForeignCpu()]
     return SampledTelemetry(sources, watches=watches, interval_s=interval_s)

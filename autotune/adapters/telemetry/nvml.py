@@ -17,6 +17,7 @@ from autotune.adapters.telemetry.energy import Energy
 from autotune.adapters.telemetry.gpm import Gpm
 from autotune.adapters.telemetry.nvml_watch import NvmlWatch
 from autotune.adapters.telemetry.parts import (
+    LOST,
     Part,
     held_by,
     one_of_each_gpu,
@@ -30,7 +31,6 @@ from autotune.core.validity import LOST_GPU
 
 SUMMED = {"power_w", "energy_j", "pcie_rx_mb_s", "pcie_tx_mb_s"}
 """Gauges that are added up over a server's GPUs; of the others the mean is taken."""
-_LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
 
 _OF_DEVICES: Mapping[str, Callable[[Any], float]] = {
     "power_w": lambda device: pynvml.nvmlDeviceGetPowerUsage(device) / 1000,
@@ -57,12 +57,24 @@ class Nvml(Source):
     rights do not allow its counters, ``nvml_<gauge>`` for each gauge, `LOST_GPU` for a GPU that
     went away during the window. Power, energy and clocks of a slice are those of its whole GPU,
     and their source says so.
+
+    ``models_apart``: the models run in processes of their own, so that what the server's first
+    process opens is not theirs. Triton itself opens every GPU that it sees, for its memory pools,
+    whatever its models compute on.
     """
 
     name = "nvml"
     memory_name = "nvml_device"
+    silence = LOST_GPU
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        *,
+        models_apart: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        proc: Path = PROC,
+    ) -> None:
+        self._models_apart = models_apart
         self._clock = clock
         self._proc = proc
         self._parts: list[Part] = []
@@ -80,7 +92,7 @@ class Nvml(Source):
         except pynvml.NVMLError as exc:
             raise Unavailable(_text(exc)) from exc
         try:
-            return self._open(set(pids))
+            return self._open(pids)
         except pynvml.NVMLError as exc:
             self.close()
             raise Unavailable(_text(exc)) from exc
@@ -122,10 +134,11 @@ class Nvml(Source):
             pynvml.nvmlShutdown()
 
     # --------------------------------------------------------------------------------- opening
-    def _open(self, pids: set[int]) -> dict[str, str]:
+    def _open(self, server: Sequence[int]) -> dict[str, str]:
+        pids, models = set(server), set(server[1:] if self._models_apart else server)
         parts = parts_here()
         on, untold = _users(parts)
-        self._parts, hidden = self._used(parts, on, pids, untold)
+        self._parts, hidden = self._used(parts, on, models, untold)
         self._notes, self._counted = {}, {}
         self._open_counters()
         self._watch = NvmlWatch(self._parts, pids, hidden=bool(hidden))
@@ -142,8 +155,8 @@ class Nvml(Source):
     def _used(
         self, parts: Sequence[Part], on: Mapping[str, set[int]], pids: set[int], untold: str
     ) -> tuple[list[Part], str]:
-        """The parts that the server uses and, where its processes are not told apart from others,
-        why. Unavailable where it uses none, for the reason ``untold`` if there is one."""
+        """The parts that these processes of the server use and, where they are not told apart from
+        others, why. Unavailable where they use none, for the reason ``untold`` if there is one."""
         if used := [part for part in parts if on[part.name] & pids]:
             return used, ""
         held = held_by(pids, parts, self._proc)
@@ -227,7 +240,7 @@ class Nvml(Source):
         return f"{source}_whole_gpu" if self._sliced else source
 
     def _failed(self, what: str, exc: Any) -> None:
-        self._notes[LOST_GPU if exc.value in _LOST else what] = _text(exc)
+        self._notes[LOST_GPU if exc.value in LOST else what] = _text(exc)
 
 
 def _users(parts: Sequence[Part]) -> tuple[dict[str, set[int]], str]:

@@ -98,11 +98,13 @@ class NvmlWatch:
             return _beside_us(part)
         seen_us = self._seen_us[part.name]
         try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(part.device, seen_us)
+            samples = pynvml.nvmlDeviceGetProcessUtilization(part.device, seen_us or 0)
         except pynvml.NVMLError as exc:
             return _beside_us(part) if exc.value in _UNTOLD else set()
+        self._seen_us[part.name] = max([seen_us or 0, *(sample.timeStamp for sample in samples)])
+        if seen_us is None:  # which of them are of the window cannot be told
+            return set()
         new = [sample for sample in samples if sample.timeStamp > seen_us]
-        self._seen_us[part.name] = max([seen_us, *(sample.timeStamp for sample in new)])
         # Some drivers fill up their answer with samples of no process, or of more than there is.
         return {sample.pid for sample in new if sample.pid and WORK_PERCENT <= sample.smUtil <= 100}
 
@@ -128,14 +130,17 @@ def slowdown_bits(part: Part) -> int:
         return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(part.device))
 
 
-def _latest_us(part: Part) -> int:
-    """When the GPU last sampled its processes, by its own clock."""
+def _latest_us(part: Part) -> int | None:
+    """When the GPU last sampled its processes, by its own clock; 0 where it has not, and None where
+    it does not say just now."""
     if part.sliced:
         return 0
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(part.device, 0)
-    except pynvml.NVMLError:
+    except pynvml.NVMLError_NotFound:
         return 0
+    except pynvml.NVMLError:
+        return None
     return max((sample.timeStamp for sample in samples), default=0)
 
 

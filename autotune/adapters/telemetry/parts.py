@@ -17,6 +17,8 @@ from autotune.adapters.telemetry.processes import PROC
 MIG_ENABLED = 1
 _ANY_INSTANCE = 0xFFFFFFFF
 """What NVML says in place of a slice's id where it does not tell it."""
+LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
+"""NVML's errors of a GPU that works no more."""
 CONTEXT_MB = 64
 """A process that computes on a GPU holds more of its memory than this."""
 

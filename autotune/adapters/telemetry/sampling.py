@@ -27,14 +27,19 @@ class Reading:
 
 
 class Source(Protocol):
-    """One way to see how busy the hardware is. Between `open` and `close`, from one thread at a
-    time. One that knows of utilization and memory alone inherits the rest from here."""
+    """One way to see how busy the hardware is; all of it is called from one thread, from `open` to
+    `close`. One that knows of utilization and memory alone inherits the rest from here."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def memory_name(self) -> str: ...
+
+    @property
+    def silence(self) -> str:
+        """The note that tells that it does not answer any more."""
+        return f"{self.name}_silent"
 
     def open(self, pids: Sequence[int], endpoint: Endpoint) -> dict[str, str]:
         """Begin; returns notes on what is read. Unavailable where nothing can be."""
@@ -62,6 +67,9 @@ class Source(Protocol):
 
 TOTALS = {"energy_j"}
 """Gauges that are counted over the window: their last value counts, not their mean."""
+PATIENCE_S = 30.0
+"""A source that has not answered for so long hangs, as the driver of a GPU that is lost may; or
+walks the page tables of a very large server."""
 
 
 class SampledTelemetry:
@@ -71,6 +79,9 @@ class SampledTelemetry:
     one before. Memory is read after the start and at the end, and the larger value counts: the
     reading walks page tables, which is not free. Why a source was passed over stands in the notes
     under its name. The ``watches`` compare the beginning with the end, whatever the source.
+
+    A source that hangs holds nobody up for more than ``patience_s``: it is left to itself, and not
+    asked again. What it had told of the window by then is no mean, so it is left out.
     """
 
     def __init__(
@@ -79,55 +90,96 @@ class SampledTelemetry:
         *,
         watches: Sequence[Watch] = (),
         interval_s: float = 0.2,
+        patience_s: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sources = sources
+        self._sources = list(sources)
         self._watches = watches
-        self._running = False
         self._interval_s = interval_s
+        self._patience_s = patience_s
         self._clock = clock
-        self._source: Source | None = None
-        self._sampler: threading.Thread | None = None
-        self._over = threading.Event()
+        self._sampling: _Sampling | None = None
+        self._given_up: dict[str, str] = {}
 
     def start(self, pids: Sequence[int], endpoint: Endpoint) -> None:
         self.stop()
-        self._running = True
+        sampling = _Sampling(self._sources, interval_s=self._interval_s, clock=self._clock)
+        for watch in self._watches:  # before the sources: a GPU's library may take a while to open
+            watch.begin(pids, endpoint)
+        sampling.begin(pids, endpoint)
+        self._sampling = sampling
+
+    def stop(self) -> TelemetryWindow:
+        sampling, self._sampling = self._sampling, None
+        if sampling is None:
+            return TelemetryWindow()
+        found = [watch.end() for watch in self._watches]
+        notes = dict(self._given_up)
+        if not sampling.end(self._patience_s):
+            notes |= self._give_up(sampling.asked)
+        return sampling.window(combined(found), notes)
+
+    def _give_up(self, source: Source) -> dict[str, str]:
+        """What is to be noted now that it hangs."""
+        self._sources.remove(source)
+        said = f"has not answered for {self._patience_s:g} s"
+        self._given_up[source.name] = f"{said}, and is not asked any more"
+        return {source.silence: f"{source.name} {said}"}
+
+
+class _Sampling:
+    """The readings of one window, taken in a thread of their own from the opening of a source to
+    its closing. ``asked`` is the source that was asked last."""
+
+    asked: Source
+
+    def __init__(
+        self, sources: Sequence[Source], *, interval_s: float, clock: Callable[[], float]
+    ) -> None:
+        self._sources = tuple(sources)
+        self._interval_s = interval_s
+        self._clock = clock
+        self._began = clock()
+        self._opened_s = 0.0
+        self._over = threading.Event()
+        self._failure: Exception | None = None
+        self._source: Source | None = None
+        self._notes: dict[str, str] = {}
         self._series: list[tuple[float, float | None]] = []
         self._memory_mb: list[float] = []
         self._memory_total_mb: float | None = None
         self._gauges: dict[str, list[tuple[float, float | None]]] = {}
         self._gauge_sources: dict[str, str] = {}
-        self._began = self._clock()
-        for watch in self._watches:  # before the sources: a GPU's library may take a while to open
-            watch.begin(pids, endpoint)
-        self._source = self._first_available(pids, endpoint)
-        if self._source is not None:
-            self._over.clear()
-            self._sampler = threading.Thread(
-                target=self._sample, args=(self._source,), name="telemetry", daemon=True
-            )
-            self._sampler.start()
+        self._found = Disturbance()
 
-    def stop(self) -> TelemetryWindow:
-        if not self._running:
-            return TelemetryWindow()
-        self._running = False
-        found = [watch.end() for watch in self._watches]
-        source, self._source = self._source, None
-        if source is not None:
-            assert self._sampler is not None
-            self._over.set()
-            self._sampler.join()
-            self._read(source)
-            self._read_memory(source)
-            found.append(source.disturbance())
-            source.close()
-        return self._window(source, combined(found))
+    def begin(self, pids: Sequence[int], endpoint: Endpoint) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(pids, endpoint), name="telemetry", daemon=True
+        )
+        self._thread.start()
+
+    def end(self, patience_s: float) -> bool:
+        """Take the last readings; False where they do not come. An error of ours, by which the
+        thread has ended, is raised here."""
+        self._over.set()
+        self._thread.join(patience_s)
+        self._whole = not self._thread.is_alive()
+        if self._failure is not None:
+            raise self._failure
+        return self._whole
+
+    # ------------------------------------------------------------------------ in the thread
+    def _run(self, pids: Sequence[int], endpoint: Endpoint) -> None:
+        try:
+            source = self._first_available(pids, endpoint)
+            if source is not None:
+                self._read_until_over(source)
+        except Exception as exc:  # noqa: BLE001  -- raised in `end`
+            self._failure = exc
 
     def _first_available(self, pids: Sequence[int], endpoint: Endpoint) -> Source | None:
-        self._notes: dict[str, str] = {}
         for source in self._sources:
+            self.asked = source
             try:
                 self._notes.update(source.open(pids, endpoint))
             except Unavailable as exc:
@@ -136,14 +188,24 @@ class SampledTelemetry:
                 return source
         return None
 
-    def _sample(self, source: Source) -> None:
-        self._read_memory(source)
-        while not self._over.wait(self._interval_s):
+    def _read_until_over(self, source: Source) -> None:
+        self._source, self._opened_s = source, self._now()
+        try:
+            self._read_memory(source)
+            while not self._over.wait(self._interval_s):
+                self._read(source)
             self._read(source)
+            self._read_memory(source)
+            self._found = source.disturbance()
+        finally:
+            source.close()
+
+    def _now(self) -> float:
+        return self._clock() - self._began
 
     def _read(self, source: Source) -> None:
-        self._series.append((self._clock() - self._began, source.utilization()))
-        at, found = self._clock() - self._began, source.gauges()
+        self._series.append((self._now(), source.utilization()))
+        at, found = self._now(), source.gauges()
         for name in {*found, *self._gauges}:
             reading = found.get(name)
             missed: list[tuple[float, float | None]] = [(t, None) for t, _ in self._series[:-1]]
@@ -159,9 +221,13 @@ class SampledTelemetry:
         if memory_mb is not None:
             self._memory_mb.append(memory_mb)
 
-    def _window(self, source: Source | None, found: Disturbance) -> TelemetryWindow:
-        notes = {**self._notes, **found.notes}
-        whole = LOST_GPU not in notes  # of a part of the window no mean is taken, nor a sum
+    # ------------------------------------------------------------------------ when it is over
+    def window(self, watched: Disturbance, notes: Mapping[str, str]) -> TelemetryWindow:
+        found = combined([watched, self._found])
+        notes = {**self._notes, **found.notes, **notes}
+        # Of a part of the window no mean is taken, nor a sum.
+        whole = self._whole and LOST_GPU not in notes
+        source = self._source
         utilization = time_weighted_mean(self._series) if whole else None
         return TelemetryWindow(
             utilization=utilization,
@@ -179,7 +245,7 @@ class SampledTelemetry:
 
     def _known_gauges(self) -> dict[str, Gauge]:
         values = {
-            name: series[-1][1] if name in TOTALS else time_weighted_mean(series)
+            name: self._total(series) if name in TOTALS else time_weighted_mean(series)
             for name, series in sorted(self._gauges.items())
         }
         return {
@@ -189,6 +255,14 @@ class SampledTelemetry:
             for name, value in values.items()
             if value is not None
         }
+
+    def _total(self, series: Sequence[tuple[float, float | None]]) -> float | None:
+        """Over the whole window: while the source was opened, nothing was counted, and it is taken
+        to have been like the rest."""
+        at, counted = series[-1]
+        if counted is None or at <= self._opened_s:
+            return counted
+        return counted * at / (at - self._opened_s)
 
 
 def known(series: Sequence[tuple[float, float | None]]) -> tuple[tuple[float, float], ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
+import math
 import re
 import urllib.request
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 from autotune.adapters.telemetry.disturbance import Disturbance
 from autotune.adapters.telemetry.sampling import Reading, Source, Unavailable
@@ -43,24 +44,22 @@ class TritonMetrics(Source):
         return sum(values) / len(values) if values else None
 
     def memory_mb(self) -> float | None:
-        used = _total(parse_gauges(self._read(), _MEMORY))
-        return None if used is None else used / 1e6
+        return _in_mb(_total(parse_gauges(self._read(), _MEMORY)))
 
     def memory_total_mb(self) -> float | None:
-        total = _total(parse_gauges(self._read(), _MEMORY_TOTAL))
-        return None if total is None else total / 1e6
+        return _in_mb(_total(parse_gauges(self._read(), _MEMORY_TOTAL)))
 
     def gauges(self) -> Mapping[str, Reading]:
-        """From the page that `utilization` read. A server whose counter began anew has restarted:
-        its energy is unknown then."""
+        """From the page that `utilization` read. A counter that has not risen has not been
+        refreshed yet. One that began anew is that of a server that has restarted: its energy is
+        unknown then."""
         power, energy = (_total(parse_gauges(self._page, name)) for name in (_POWER, _ENERGY))
-        found = {"power_w": power}
-        if energy is not None and self._began_j is not None and energy >= self._began_j:
-            found["energy_j"] = energy - self._began_j
+        used = None if energy is None or self._began_j is None else energy - self._began_j
+        found = {"power_w": power, "energy_j": used}
         return {
             name: Reading(value=value, source=self.name)
             for name, value in found.items()
-            if value is not None
+            if value is not None and value > 0
         }
 
     def disturbance(self) -> Disturbance:
@@ -78,7 +77,13 @@ class TritonMetrics(Source):
 
 
 def _total(values: Sequence[float]) -> float | None:
-    return sum(values) if values else None
+    """Over a server's GPUs. Triton tells zero for what it cannot read: no GPU has no memory, or
+    draws no power; so with a zero among them the total is unknown."""
+    return sum(values) if values and all(values) else None
+
+
+def _in_mb(size: float | None) -> float | None:
+    return None if size is None else size / 1e6
 
 
 def first_page(endpoint: Endpoint) -> tuple[str, str]:
@@ -86,7 +91,7 @@ def first_page(endpoint: Endpoint) -> tuple[str, str]:
     url = endpoint.metrics_url
     if url is None:
         raise Unavailable("the server has no metrics URL")
-    if urlsplit(url).scheme not in {"http", "https"}:
+    if not url.startswith(("http://", "https://")):
         raise Unavailable(f"not an HTTP metrics URL: {url}")
     try:
         return url, read_page(url)
@@ -96,13 +101,17 @@ def first_page(endpoint: Endpoint) -> tuple[str, str]:
 
 def read_page(url: str) -> str:
     """OSError where it cannot be had."""
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310
-        body: bytes = response.read()
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310
+            body: bytes = response.read()
+    except (http.client.HTTPException, ValueError) as exc:  # an answer that broke off; no URL
+        raise OSError(repr(exc)) from exc
     return body.decode("utf-8", errors="replace")
 
 
 def parse_gauges(page: str, name: str) -> list[float]:
-    """The values of one metric in Prometheus text format, one per set of labels, NaN left out."""
+    """The values of one metric in Prometheus text format, one per set of labels, without those that
+    are no finite number."""
     pattern = rf"^{re.escape(name)}(?:\{{[^\n]*\}})?[ \t]+(\S+)(?:[ \t]+\d+)?[ \t]*$"
     values: list[float] = []
     for match in re.finditer(pattern, page, re.MULTILINE):
@@ -110,6 +119,6 @@ def parse_gauges(page: str, name: str) -> list[float]:
             value = float(match.group(1))
         except ValueError:
             continue
-        if value == value:  # noqa: PLR0124  -- NaN is not equal to itself
+        if math.isfinite(value):
             values.append(value)
     return values

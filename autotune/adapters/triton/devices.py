@@ -29,6 +29,27 @@ def docker_arguments(devices: Sequence[str], gpus: str | None) -> list[str]:
     return [f"--gpus={gpus}"] if gpus else []
 
 
+def visible(here: Mapping[str, str], told: str | None) -> Mapping[str, str]:
+    """Those of the GPUs and slices ``here`` (see `names`) that CUDA shows a process which has this
+    for CUDA_VISIBLE_DEVICES: by index, or by the beginning of a UUID, up to the first that there is
+    not; all where it is not set."""
+    if told is None:
+        return here
+    shown: dict[str, str] = {}
+    for entry in map(str.strip, told.split(",")):
+        meant = {name: part for name, part in here.items() if _means(entry, name, part)}
+        if not meant:
+            break
+        shown |= meant
+    return shown
+
+
+def _means(entry: str, name: str, part: str) -> bool:
+    if entry.isdigit():
+        return part.partition(":")[0] == entry  # of a GPU in slices: one of these
+    return entry != "" and name.startswith(entry)
+
+
 def seen(devices: Sequence[str], here: Mapping[str, str]) -> int:
     """How many GPUs CUDA shows a process that may use these, or where none are named all that are
     ``here`` (see `names`): of slices a single one, and none beside whole GPUs."""
@@ -45,10 +66,11 @@ def handed_on(gpus: str | None, here: Mapping[str, str]) -> int:
     if not gpus:
         return 0
     told = gpus.strip("'\"")
-    if told.isdigit():
-        return int(told)
     named = re.search(r"device=([^\s=]+?)(?:,[a-z]+=|$)", told)
-    return len(named[1].split(",")) if named else max(1, seen((), here))
+    if named:
+        return len(named[1].split(","))
+    counted = re.search(r"(?:^|,)(?:count=)?(\d+)(?:,|$)", told)
+    return int(counted[1]) if counted else max(1, seen((), here))
 
 
 def refuse_missing(devices: Sequence[str]) -> None:

@@ -9,18 +9,16 @@ configuration has been loaded since.
 from __future__ import annotations
 
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 
 import psutil
 
-from autotune.adapters.telemetry.triton_metrics import parse_gauges
+from autotune.adapters.telemetry.triton_metrics import parse_gauges, read_page
 from autotune.core.model_interface import Endpoint
 
 _PENDING = "nv_inference_pending_request_count"
 _FAILED = "nv_inference_request_failure"
 _BACKEND = 'reason="BACKEND"'
-_TIMEOUT_S = 2.0
 _TWICE_S = 0.3
 
 
@@ -40,11 +38,9 @@ def unfinished(endpoint: Endpoint) -> bool:
     if endpoint.metrics_url is None:
         return False
     try:
-        with urllib.request.urlopen(endpoint.metrics_url, timeout=_TIMEOUT_S) as response:  # noqa: S310
-            page = response.read().decode("utf-8", errors="replace")
+        return told(read_page(endpoint.metrics_url))
     except OSError:
         return False
-    return told(page)
 
 
 def told(page: str) -> bool:
