@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -19,19 +19,16 @@ from prometheus_client.registry import Collector
 
 from autotune.core.errors import AutotuneError
 from autotune.service_ports import Desks
-from dashboards.web.request_log import RequestLog, request_seconds
 
 OPEN_PATHS = ("/healthz", "/readyz")
 
 
-def observe(app: FastAPI, desks: Desks) -> None:
-    """Add the three endpoints to the app, and a log and figures of all its requests. To be called
-    last: it is to see what every other layer answers."""
+def registry_of(desks: Desks) -> CollectorRegistry:
+    """What ``/metrics`` tells: what is stored, and this process's memory and processor time."""
     registry = CollectorRegistry()
     registry.register(_Stored(desks))
     ProcessCollector(registry=registry)
-    app.include_router(health_router(desks, registry))
-    app.add_middleware(RequestLog, seconds=request_seconds(registry))
+    return registry
 
 
 def health_router(desks: Desks, registry: CollectorRegistry) -> APIRouter:

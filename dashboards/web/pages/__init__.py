@@ -1,0 +1,8 @@
+"""The dashboard's pages, one module each; `PAGES` is what there is, in the navigation's order."""
+
+from __future__ import annotations
+
+from dashboards.web.pages import studies
+from dashboards.web.routing import Page
+
+PAGES: tuple[Page, ...] = (studies.PAGE,)

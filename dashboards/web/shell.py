@@ -1,0 +1,89 @@
+"""What stands around every page: skip link, navigation, theme switch, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html, set_props
+from dash.development.base_component import Component
+
+from autotune.core.errors import AutotuneError, InputRefused
+from autotune.service_ports import Desks
+from dashboards.web.parts import notes
+from dashboards.web.parts.callbacks import answers
+from dashboards.web.parts.words import aria
+from dashboards.web.routing import Page, find
+
+PAGE, PROBLEM, URL = "page", "problem", "url"
+"""Ids that every page may rely on: where pages stand, what went wrong, the address."""
+
+
+def shell(pages: Sequence[Page], title: str) -> Component:
+    return html.Div(
+        [
+            dcc.Location(id=URL, refresh="callback-nav"),
+            html.A("Skip to the page", href="#page", className="skip"),
+            html.Header(
+                [
+                    dcc.Link(title, href="/", className="brand"),
+                    html.Nav(_links(pages), id="navigation", **aria(label="Pages")),
+                    html.Button(
+                        "Theme", id="theme", className="theme", title="Light, dark or the system's"
+                    ),
+                ],
+                className="bar",
+            ),
+            html.Div(id=PROBLEM, className="problem", **aria(live="assertive")),
+            html.Main(html.P("Loading …", className="quiet"), id=PAGE, tabIndex=-1),
+            dcc.Store(id="title"),
+        ],
+        className="shell",
+    )
+
+
+def _links(pages: Sequence[Page]) -> list[Component]:
+    return [dcc.Link(page.nav, href=page.path, className="nav") for page in pages if page.nav]
+
+
+def register(dash_app: Dash, desks: Desks, pages: Sequence[Page], title: str) -> None:
+    @answers(
+        dash_app,
+        Output(PAGE, "children"),
+        Output("title", "data"),
+        Output(PROBLEM, "children"),
+        Input(URL, "pathname"),
+        Input(URL, "search"),
+    )
+    def show(path: str | None, query: str | None) -> tuple[Component, str, None]:
+        shown, words = page_at(pages, desks, path or "/", query or "")
+        return shown, f"{words} · {title}", None
+
+    dash_app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("autotune", "arrived"),
+        Output(PAGE, "data-title"),
+        Input("title", "data"),
+    )
+
+
+def page_at(
+    pages: Sequence[Page], desks: Desks, path: str, query: str = ""
+) -> tuple[Component, str]:
+    """A page's content and title; what it refuses is told in its place."""
+    found = find(pages, path, query)
+    if found is None:
+        return notes.not_found(path), "There is no such page"
+    page, asked = found
+    try:
+        return page.layout(desks, asked), page.title
+    except InputRefused as error:
+        return html.Div([html.H1(page.title, tabIndex=-1), notes.refusal(error)]), page.title
+
+
+def tell(error: Exception) -> Any:
+    """Dash's ``on_error``: what the tool refuses is told on the page; anything else is a defect,
+    and goes on to the log."""
+    if not isinstance(error, AutotuneError):
+        set_props(PROBLEM, {"children": notes.notice("This did not work.", kind="bad")})
+        raise error
+    set_props(PROBLEM, {"children": notes.refusal(error)})
