@@ -77,7 +77,7 @@ def open_engine(url: URL, *, create: bool, busy_timeout_s: float) -> Engine:
     engine = _engine(url, busy_timeout_s)
     try:
         with translated(where):
-            if not _is_current(engine, where):
+            if not is_current(engine, where):
                 with _migration_lock(path, where, busy_timeout_s):
                     _migrate(engine, where, busy_timeout_s)
     except BaseException:
@@ -135,7 +135,7 @@ def _check_header(path: Path) -> None:
         raise StoreFailed("the file is not a database", value=str(path), next_step=_OTHER)
 
 
-def _is_current(engine: Engine, where: str) -> bool:
+def is_current(engine: Engine, where: str) -> bool:
     """Whether the schema is the newest; refuses one that is not ours or newer than we know."""
     with engine.connect() as connection:
         revision = _revision(connection, where)

@@ -7,6 +7,7 @@ schedules   schedules and their runs
 promotions  promotions and the audit trail
 tokens      who may ask
 notices     what is to be told
+figures     counts, for monitoring
 targets     where a promotion goes, as plain data
 """
 
@@ -17,7 +18,9 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
+from autotune.service_ports import Figures
 from storage.service.database import Database
+from storage.service.figures import read_figures
 from storage.service.jobs import SqlJobStore
 from storage.service.notices import SqlNoticeStore
 from storage.service.promotions import SqlPromotionStore
@@ -54,6 +57,14 @@ class ServiceStore:
     def engine(self) -> Engine:
         """For a library that keeps a table of its own here; its connections are going to write."""
         return self._database.writing
+
+    def is_current(self) -> bool:
+        """Whether the database answers, with the schema that this autotune knows. StoreFailed for
+        one that does not, or that a newer autotune has changed."""
+        return self._database.is_current()
+
+    def figures(self) -> Figures:
+        return read_figures(self._database, self.jobs.leases())
 
     def close(self) -> None:
         self.trials.close()

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from autotune.core.errors import NotFound
 from storage.failures import translated
-from storage.opening import WRITING, open_engine, parse_url, shown
+from storage.opening import WRITING, is_current, open_engine, parse_url, shown
 from storage.schema import Base
 
 
@@ -45,6 +45,10 @@ class Database:
         """One transaction: all of it, or nothing."""
         with translated(self.where), Session(self.writing) as session, session.begin():
             yield session
+
+    def is_current(self) -> bool:
+        with translated(self.where):
+            return is_current(self._engine, self.where)
 
     def close(self) -> None:
         self._engine.dispose()
