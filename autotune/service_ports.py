@@ -239,6 +239,15 @@ class Deployment(Protocol):
         """Finish or undo what a killed process left half done."""
 
 
+# ------------------------------------------------------------------------------------- notices
+class Channel(Protocol):
+    """Takes notices to someone."""
+
+    def deliver(self, notice: Notice) -> None:
+        """Returns when the other side has taken it. DeliveryFailed, whose words hold no address
+        and no secret, if it has not; DeliveryRefused if it never will."""
+
+
 # --------------------------------------------------------------------------------------- desks
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDetail:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import platformdirs
 
 from autotune.core.errors import InputRefused
 
 APP = "triton-autotune"
+SHORTEST_SECRET = 6
+"""Letters of a part of an address that may be a secret; a shorter one stands in any text."""
 LONGEST_SLOT = 60
 
 
@@ -26,6 +30,14 @@ class NotifySettings:
     smtp: str | None = field(default=None, repr=False)
     mail_from: str | None = None
     mail_to: tuple[str, ...] = ()
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What may stand nowhere: the addresses, their paths, passwords."""
+        found: set[str] = set()
+        for address in filter(None, (self.webhook, self.smtp)):
+            found |= {address, *_secret_parts(address)}
+        return frozenset(found)
 
     @classmethod
     def from_environment(cls) -> NotifySettings:
@@ -98,6 +110,17 @@ class Settings:
             secret_key=env.get("AUTOTUNE_SECRET_KEY") or None,
             notify=NotifySettings.from_environment(),
         )
+
+
+def _secret_parts(address: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return
+    password = parts.password or ""
+    for part in (password, unquote(password), parts.path, parts.query):
+        if len(part) >= SHORTEST_SECRET:
+            yield part
 
 
 def _slot(name: str) -> str:

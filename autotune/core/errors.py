@@ -9,7 +9,9 @@
     │   └── CandidateFailed      the server lives but cannot load this candidate
     ├── LoadFailed               the load generator itself failed           (the trial is invalid)
     ├── StoreFailed              the database cannot be read or written
-    └── ExportFailed             the export cannot be written
+    ├── ExportFailed             the export cannot be written
+    └── DeliveryFailed           a notice did not reach its channel
+        └── DeliveryRefused      … and would not if it were sent again
     KeyboardInterrupt
     └── Interrupted              Ctrl-C, SIGTERM or a lost terminal
 
@@ -81,6 +83,14 @@ class StoreFailed(AutotuneError):
 
 class ExportFailed(AutotuneError):
     """The export could not be written; what was there before is as it was."""
+
+
+class DeliveryFailed(AutotuneError):
+    """A notice could not be delivered now. Its words hold no address: that may be a secret."""
+
+
+class DeliveryRefused(DeliveryFailed):
+    """A notice cannot be delivered as things are: trying again does not help."""
 
 
 class Interrupted(_Worded, KeyboardInterrupt):

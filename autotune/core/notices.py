@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -44,3 +44,16 @@ class Notice:
     attempts: int = 0
     sent_at: float | None = None
     error: str = ""
+
+
+def scrubbed(data: Any, secrets: Collection[str]) -> Any:
+    """Plain data with every secret in its texts hidden. What holds another comes first."""
+    if isinstance(data, str):
+        for secret in sorted(filter(None, secrets), key=len, reverse=True):
+            data = data.replace(secret, "***")
+        return data
+    if isinstance(data, Mapping):
+        return {key: scrubbed(value, secrets) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [scrubbed(each, secrets) for each in data]
+    return data

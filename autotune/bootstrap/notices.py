@@ -1,0 +1,103 @@
+"""Notices: put into the outbox when something happens, delivered until they have arrived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from autotune.adapters.notify import Email, Persistent, Webhook
+from autotune.core.errors import DeliveryFailed, DeliveryRefused
+from autotune.core.notices import Event, Notice, scrubbed
+from autotune.core.plain import finite
+from autotune.service_ports import Channel, NoticeStore
+from autotune.settings import NotifySettings, Settings
+
+WEBHOOK, EMAIL = "webhook", "email"
+ATTEMPTS = 10
+"""Deliveries of a notice, each of a few tries, before it is given up: the last one comes some eight
+hours after the first."""
+FIRST_WAIT_S = 60.0
+
+
+def notify(  # noqa: PLR0913 - an outbox, what is told, and where to
+    store: NoticeStore,
+    event: Event,
+    title: str,
+    text: str,
+    payload: Mapping[str, Any],
+    *,
+    settings: NotifySettings | None = None,
+) -> None:
+    """Put a notice into the outbox, once for each channel that is configured; none where none is.
+    `deliver_waiting` sends it."""
+    known = settings or NotifySettings.from_environment()
+    hidden = known.secrets
+    plain = scrubbed(finite(dict(payload)), hidden)
+    for channel in channels(known):
+        store.add(event, scrubbed(title, hidden), scrubbed(text, hidden), plain, channel)
+
+
+def deliver_waiting(
+    store: NoticeStore,
+    *,
+    settings: Settings | None = None,
+    now: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Deliver the notices that are due, and say how many arrived. One process at a time does it
+    for a service directory; another that asks meanwhile delivers none."""
+    known = settings or Settings.from_environment()
+    waiting = [notice for notice in store.waiting() if due_at(notice) <= now()]
+    if not waiting:
+        return 0
+    try:
+        with _turn(known.service_dir):
+            by_name = channels(known.notify)
+            return sum(_delivered(store, each, by_name, known.notify, sleep) for each in waiting)
+    except Timeout:
+        return 0
+
+
+def due_at(notice: Notice) -> float:
+    """When it is tried next, in seconds since the epoch: each wait is twice the one before."""
+    return notice.created_at + FIRST_WAIT_S * (2.0**notice.attempts - 1)
+
+
+def channels(settings: NotifySettings) -> Mapping[str, Channel]:
+    """Those that are configured, by name."""
+    found: dict[str, Channel] = {}
+    if settings.webhook is not None:
+        found[WEBHOOK] = Webhook(url=settings.webhook)
+    if settings.smtp is not None:
+        sender = settings.mail_from or next(iter(settings.mail_to), "")
+        found[EMAIL] = Email(server=settings.smtp, sender=sender, to=settings.mail_to)
+    return found
+
+
+def _turn(folder: Path) -> FileLock:
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder / "notices.lock", timeout=0)
+
+
+def _delivered(
+    store: NoticeStore,
+    notice: Notice,
+    by_name: Mapping[str, Channel],
+    settings: NotifySettings,
+    sleep: Callable[[float], None],
+) -> bool:
+    try:
+        channel = by_name.get(notice.channel)
+        if channel is None:
+            raise DeliveryRefused(f"the channel {notice.channel} is not configured any more")
+        Persistent(channel=channel, sleep=sleep).deliver(notice)
+    except DeliveryFailed as exc:
+        last = notice.attempts + 1 >= ATTEMPTS or isinstance(exc, DeliveryRefused)
+        store.tried(notice.id, error=scrubbed(str(exc), settings.secrets), give_up=last)
+        return False
+    store.tried(notice.id, error=None)
+    return True
