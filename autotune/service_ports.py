@@ -400,6 +400,10 @@ class AccessDesk(Protocol):
     def identify(self, secret: str) -> Identity | None:
         """Whose token this is, compared in constant time; None if nobody's."""
 
+    def named(self, name: str) -> Identity | None:
+        """Whose token has this name, for someone who has shown it before; None if it was revoked
+        since."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desks:
