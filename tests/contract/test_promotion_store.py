@@ -1,0 +1,229 @@
+"""What every PromotionStore does."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.core.errors import InputRefused
+from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.service_ports import PromotionStore
+from storage.service import ServiceStore
+from tests.contract.conftest import Clock
+
+HERE, THERE = Target(repository=Path("models")), Target(grpc="triton:8001", http="triton:8000")
+PROPOSAL = Promotion(
+    id=0,
+    model="ocr",
+    target=HERE,
+    study_id=4,
+    trial=7,
+    candidate={"instances": 2, "max_batch_size": 8},
+    state=PromotionState.PROPOSED,
+    why="31% cheaper",
+    diff="--- a\n+++ b\n",
+    schedule_id=3,
+    created_by="schedule nightly",
+    detail={"comparisons": [1.5]},
+)
+WAITING = (PromotionState.PROPOSED, PromotionState.APPROVED)
+
+
+@pytest.fixture
+def promotions(service: ServiceStore) -> PromotionStore:
+    return service.promotions
+
+
+@pytest.fixture
+def others(again: ServiceStore) -> PromotionStore:
+    return again.promotions
+
+
+def _done(promotions: PromotionStore, promotion: Promotion = PROPOSAL) -> int:
+    promotion_id = promotions.propose(promotion)
+    promotions.advance(promotion_id, expected=WAITING, state=PromotionState.DONE)
+    return promotion_id
+
+
+# ----------------------------------------------------------------------------------- proposals
+@pytest.mark.parametrize("target", [HERE, THERE], ids=["directory", "live"])
+def test_a_proposal_comes_back_as_it_was_made(
+    promotions: PromotionStore, others: PromotionStore, target: Target
+) -> None:
+    made = replace(PROPOSAL, target=target)
+    promotion_id = promotions.propose(made)
+    assert others.promotion(promotion_id) == replace(made, id=promotion_id, created_at=1000.0)
+
+
+def test_a_proposal_supersedes_the_older_one_for_its_model_and_target_alone(
+    promotions: PromotionStore,
+) -> None:
+    older = promotions.propose(PROPOSAL)
+    elsewhere = promotions.propose(replace(PROPOSAL, target=THERE))
+    another = promotions.propose(replace(PROPOSAL, model="other"))
+    newer = promotions.propose(replace(PROPOSAL, target=replace(HERE, shadow_s=5.0)))
+    assert promotions.promotion(older).state is PromotionState.SUPERSEDED
+    assert promotions.promotion(older).reason == f"superseded by promotion {newer}"
+    left = promotions.promotions(states=[PromotionState.PROPOSED])
+    assert [promotion.id for promotion in left] == [newer, another, elsewhere]
+
+
+def test_a_proposal_leaves_what_was_decided_already(promotions: PromotionStore) -> None:
+    approved = promotions.propose(PROPOSAL)
+    promotions.advance(approved, expected=WAITING, state=PromotionState.APPROVED, by="me")
+    promotions.propose(PROPOSAL)
+    assert promotions.promotion(approved).state is PromotionState.APPROVED
+
+
+def test_promotions_are_listed_newest_first_by_model_by_state_and_up_to_a_limit(
+    promotions: PromotionStore,
+) -> None:
+    older, newer = promotions.propose(PROPOSAL), promotions.propose(PROPOSAL)
+    other = promotions.propose(replace(PROPOSAL, model="other"))
+    assert [promotion.id for promotion in promotions.promotions()] == [other, newer, older]
+    assert [promotion.id for promotion in promotions.promotions(model="ocr")] == [newer, older]
+    superseded = promotions.promotions(states=[PromotionState.SUPERSEDED])
+    assert [promotion.id for promotion in superseded] == [older]
+    assert [promotion.id for promotion in promotions.promotions(limit=1)] == [other]
+
+
+# ------------------------------------------------------------------------------------- advance
+def test_a_promotion_goes_from_state_to_state_and_keeps_what_it_is_told(
+    promotions: PromotionStore, clock: Clock
+) -> None:
+    promotion_id = promotions.propose(PROPOSAL)
+    clock.at = 1010.0
+    promotions.advance(
+        promotion_id, expected=[PromotionState.PROPOSED], state=PromotionState.APPROVED, by="ann"
+    )
+    clock.at = 1020.0
+    promotions.advance(
+        promotion_id,
+        expected=[PromotionState.APPROVED],
+        state=PromotionState.APPLYING,
+        kept=".autotune/3",
+    )
+    clock.at = 1030.0
+    done = promotions.advance(
+        promotion_id,
+        expected=[PromotionState.APPLYING],
+        state=PromotionState.DONE,
+        reason="in service",
+        detail={"shadow": {"p95_ms": 12.5}},
+    )
+    assert done == promotions.promotion(promotion_id)
+    assert done == replace(
+        PROPOSAL,
+        id=promotion_id,
+        created_at=1000.0,
+        state=PromotionState.DONE,
+        decided_by="ann",
+        decided_at=1010.0,
+        applied_at=1030.0,
+        kept=".autotune/3",
+        reason="in service",
+        detail={"shadow": {"p95_ms": 12.5}},
+    )
+
+
+def test_what_one_has_rejected_another_cannot_approve(
+    promotions: PromotionStore, others: PromotionStore
+) -> None:
+    promotion_id = promotions.propose(PROPOSAL)
+    promotions.advance(
+        promotion_id, expected=[PromotionState.PROPOSED], state=PromotionState.REJECTED, by="ann"
+    )
+    with pytest.raises(InputRefused, match=r"is rejected by ann: it cannot become approved"):
+        others.advance(
+            promotion_id, expected=[PromotionState.PROPOSED], state=PromotionState.APPROVED, by="b"
+        )
+    assert others.promotion(promotion_id).decided_by == "ann"
+
+
+def test_of_many_who_decide_at_once_one_does(
+    promotions: PromotionStore, others: PromotionStore
+) -> None:
+    promotion_id = promotions.propose(PROPOSAL)
+
+    def decide(store: PromotionStore, state: PromotionState) -> bool:
+        try:
+            store.advance(promotion_id, expected=[PromotionState.PROPOSED], state=state, by="x")
+        except InputRefused:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        asked = [
+            pool.submit(decide, store, state)
+            for store in (promotions, others)
+            for state in (PromotionState.APPROVED, PromotionState.REJECTED) * 2
+        ]
+        assert sum(each.result(timeout=60) for each in asked) == 1
+
+
+def test_an_unknown_promotion_is_refused(promotions: PromotionStore) -> None:
+    with pytest.raises(InputRefused, match="no such promotion"):
+        promotions.promotion(9)
+    with pytest.raises(InputRefused, match="no such promotion"):
+        promotions.advance(9, expected=WAITING, state=PromotionState.DONE)
+
+
+# ------------------------------------------------------------------------------------ champion
+def test_the_champion_is_the_one_in_service_and_supersedes_the_last(
+    promotions: PromotionStore, clock: Clock
+) -> None:
+    assert promotions.champion("ocr") is None
+    first = _done(promotions)
+    clock.at += 1
+    second = _done(promotions)
+    champion = promotions.champion("ocr", HERE)
+    assert champion is not None
+    assert (champion.id, champion.applied_at) == (second, 1001.0)
+    assert promotions.promotion(first).state is PromotionState.SUPERSEDED
+
+
+def test_each_target_has_its_own_champion(promotions: PromotionStore, clock: Clock) -> None:
+    here = _done(promotions)
+    clock.at += 1
+    there = _done(promotions, replace(PROPOSAL, target=THERE))
+    found = [promotions.champion("ocr", target) for target in (HERE, THERE, None)]
+    assert [None if each is None else each.id for each in found] == [here, there, there]
+    assert promotions.champion("other") is None
+    assert promotions.champion("ocr", Target(grpc="elsewhere:8001")) is None
+
+
+def test_after_a_rollback_the_one_before_can_be_champion_again(
+    promotions: PromotionStore, clock: Clock
+) -> None:
+    first, second = _done(promotions), _done(promotions)
+    promotions.advance(second, expected=[PromotionState.DONE], state=PromotionState.ROLLED_BACK)
+    assert promotions.champion("ocr") is None
+    clock.at += 1
+    promotions.advance(first, expected=[PromotionState.SUPERSEDED], state=PromotionState.DONE)
+    champion = promotions.champion("ocr")
+    assert champion is not None
+    assert champion.id == first
+    assert promotions.promotion(second).state is PromotionState.ROLLED_BACK
+
+
+# --------------------------------------------------------------------------------------- audit
+def test_the_audit_tells_who_did_what_when_and_why_newest_first(
+    promotions: PromotionStore, others: PromotionStore, clock: Clock
+) -> None:
+    promotions.note("ann", "approved", "promotion 3", why="looks good", diff="+x", detail={"a": 1})
+    clock.at = 1001.0
+    promotions.note("bob", "paused", "schedule nightly")
+    latest, first = others.audit()
+    assert (first.at, first.who, first.action, first.subject) == (
+        1000.0,
+        "ann",
+        "approved",
+        "promotion 3",
+    )
+    assert (first.why, first.diff, first.detail) == ("looks good", "+x", {"a": 1})
+    assert (latest.at, latest.who, latest.why, latest.detail) == (1001.0, "bob", "", {})
+    assert [entry.who for entry in others.audit(subject="promotion 3")] == ["ann"]
+    assert [entry.who for entry in others.audit(limit=1)] == ["bob"]
