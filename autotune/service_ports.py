@@ -14,14 +14,17 @@ from typing import Any, Protocol
 
 from autotune.core.access import Identity, Role, Token
 from autotune.core.comparison import Comparison
+from autotune.core.intervals import Interval
 from autotune.core.jobs import Beat, Job, JobKind, JobState
 from autotune.core.notices import Event, Notice, NoticeState
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
 from autotune.core.records import DecisionRecord, StudyRecord
 from autotune.core.schedules import NightRun, Outcome, RunState, Schedule, ScheduleState
+from autotune.core.standing import Standing
 from autotune.core.study import Study
 from autotune.core.trial import Trial
 from autotune.core.variants import VariantRecord
+from search_spaces.candidate import Candidate
 
 
 # ------------------------------------------------------------------------------------- stores
@@ -250,12 +253,45 @@ class Channel(Protocol):
 
 # --------------------------------------------------------------------------------------- desks
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLine:
+    """A trial as a list has it, judged: all that is needed of it where there are ten thousand.
+
+    ``why`` gives the reasons of its standing. ``values`` holds what is known of `METRICS`, finite,
+    ``intervals`` their 95% intervals where they have one; of a trial that was not judged they are
+    the last measurement's. ``violation`` is its worst relative violation of the SLA (None: not
+    judged), ``saturation_bound`` why its saturation is only a lower bound (empty where it is not),
+    ``emulated`` whether its utilization is of an emulated accelerator. Times are UTC seconds.
+    """
+
+    number: int
+    candidate: Candidate
+    standing: Standing
+    why: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    violation: float | None = None
+    saturation_bound: str = ""
+    emulated: bool = False
+    started_at: float = 0.0
+    ended_at: float | None = None
+
+    def metric(self, name: str) -> float | None:
+        return self.values.get(name)
+
+    def interval(self, name: str) -> Interval | None:
+        return self.intervals.get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDetail:
-    """A stored study for showing. ``trials`` come without their raw samples. ``version`` changes
-    with everything that is stored of the study: what has the same version is the same."""
+    """A stored study for showing. ``lines`` are its trials judged, in the order of their numbers.
+    ``trials`` are read when they are first looked at, without their raw samples, histograms and
+    series: ten thousand take seconds. ``version`` changes with everything that is stored of the
+    study: what has the same version is the same."""
 
     record: StudyRecord
     study: Study
+    lines: Sequence[TrialLine]
     trials: Sequence[Trial]
     decision: DecisionRecord | None
     comparisons: Sequence[Comparison]

@@ -24,6 +24,7 @@ from autotune.core.measurement import EMULATED, METRICS
 from autotune.core.plain import finite
 from autotune.core.records import PLANNED, StudyRecord
 from autotune.core.sla import ACCURACY, Limit, Sla
+from autotune.core.standing import Standing
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
 from autotune.core.variants import VariantRecord
@@ -41,7 +42,7 @@ from autotune.core.wording import (
 )
 from autotune.core.workload import ArrivalKind, Workload
 from dashboards.figures import data, draw
-from dashboards.figures.data import Entry, Standing, label
+from dashboards.figures.data import Entry, label
 from search_spaces.candidate import Candidate
 
 

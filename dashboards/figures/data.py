@@ -7,7 +7,6 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
@@ -20,9 +19,10 @@ from autotune.core.judged import Judged, judge_trial
 from autotune.core.measurement import EMULATED, METRICS, Measurement
 from autotune.core.pareto import pareto_front
 from autotune.core.sla import Sla
+from autotune.core.standing import Standing
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
-from autotune.core.wording import IN_DOUBT, saturation_bound, unjudged
+from autotune.core.wording import saturation_bound, unjudged
 
 LABELS: dict[str, str] = {
     "p50_ms": "p50 latency",
@@ -65,19 +65,6 @@ def label(metric: str) -> str:
 
 
 # ---------------------------------------------------------------------------------- the trials
-class Standing(StrEnum):
-    """A trial's state, with the SLA's verdict in place of ok, or that it is in doubt."""
-
-    MEETS = "meets"
-    MISSES = "misses"
-    UNDECIDED = "undecided"
-    DOUBTED = IN_DOUBT
-    INVALID = "invalid"
-    FAILED = "failed"
-    PRUNED = "pruned"
-    RUNNING = "running"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A trial as it is shown. ``judged`` has its numbers; where it was not judged they are those

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from autotune.core.explain import shown
 from autotune.core.measurement import METRICS
+from autotune.core.standing import Standing
 from autotune.core.wording import rate_words, span
 from dashboards.figures.data import (
     Batches,
@@ -19,7 +20,6 @@ from dashboards.figures.data import (
     Entry,
     Scatter,
     Split,
-    Standing,
     StepSplit,
     Timeline,
     called,

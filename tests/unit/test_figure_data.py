@@ -9,10 +9,10 @@ import pytest
 
 from autotune.core.measurement import PERCENTILES
 from autotune.core.sla import Sla, judge
+from autotune.core.standing import Standing
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
 from dashboards.figures import data, draw
-from dashboards.figures.data import Standing
 from tests.realistic import SLA, a_candidate, a_measurement, a_study_of_trials
 
 OBJECTIVES = [Objective.of("saturation_qps"), Objective.of("p95_ms")]
