@@ -59,11 +59,11 @@ class Settings:
     (AUTOTUNE_SERVER) holds an embedded server that is there already, as a bundle brings it; None
     has one built in ``cache_dir``. ``slot`` (AUTOTUNE_SLOT) names the part of this machine that is
     measured on, where it was split (empty: all of it); studies on different slots may run at once.
-    ``visible_devices`` (CUDA_VISIBLE_DEVICES) is what CUDA shows
-    this process and those that it starts, as a batch system sets it; None shows all.
-    ``service_dir`` (AUTOTUNE_SERVICE) holds what the service keeps beside the database: exports of
-    jobs, their logs, releases. ``secret_key`` (AUTOTUNE_SECRET_KEY) signs its sessions; None has
-    one made and kept in ``service_dir``."""
+    ``visible_devices`` (CUDA_VISIBLE_DEVICES) is what CUDA shows this process and those that it
+    starts, as a batch system sets it; None shows all. ``service_dir`` (AUTOTUNE_SERVICE; by default
+    below ``work_dir``, under a name that no study can have) holds what the service keeps beside the
+    database: exports of jobs, their logs, releases. ``secret_key`` (AUTOTUNE_SECRET_KEY) signs its
+    sessions; None has one made and kept in ``service_dir``."""
 
     cache_dir: Path
     work_dir: Path
@@ -97,7 +97,7 @@ class Settings:
         env = os.environ
         cache = env.get("AUTOTUNE_CACHE") or platformdirs.user_cache_path(APP)
         work = Path(env.get("AUTOTUNE_WORK") or platformdirs.user_state_path(APP))
-        service = Path(env.get("AUTOTUNE_SERVICE") or work / "service")
+        service = Path(env.get("AUTOTUNE_SERVICE") or work / ".service")
         server = env.get("AUTOTUNE_SERVER")
         return cls(
             cache_dir=Path(cache).expanduser().absolute(),

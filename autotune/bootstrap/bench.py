@@ -18,7 +18,7 @@ from autotune.bootstrap.models import served_model
 from autotune.bootstrap.stored import refuse_changed_model
 from autotune.bootstrap.variants import Place, Prepared, prepare_variants
 from autotune.bootstrap.variants_before import Before
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, MachineBusy
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import StudyRecord
 from autotune.core.study import Launch, Study
@@ -57,7 +57,7 @@ def alone() -> Iterator[None]:
         try:
             lock.bind(lock_name())
         except OSError as exc:
-            raise AutotuneError(
+            raise MachineBusy(
                 "another study is measuring on this machine; two would measure each other",
                 next_step="wait until it has ended",
             ) from exc
