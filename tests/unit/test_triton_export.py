@@ -125,7 +125,7 @@ def left_over(out: Path) -> list[str]:
 def test_without_an_atomic_exchange_the_export_is_replaced_by_two_renames(
     model: ServedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(export, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(export, "exchange", lambda one, other: False)
     test_a_second_export_of_the_study_replaces_the_first_whole(model, tmp_path)
 
 
@@ -208,7 +208,7 @@ def test_a_write_that_fails_leaves_the_old_export(
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export, "_sync_tree", full)
+    monkeypatch.setattr(export, "sync_tree", full)
     with pytest.raises(ExportFailed, match="No space left"):
         one.write(PICK.replacing(instances=3), out, "s", [])
     assert files_of(out) == before

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
 import os
 import re
@@ -18,6 +16,7 @@ from typing import Any, TypeAlias
 
 import psutil
 
+from autotune.adapters.durable import exchange, sync_directory, sync_tree, write_synced
 from autotune.adapters.triton.artefacts import EXPORTED_FILES
 from autotune.adapters.triton.config import ModelConfig, render
 from autotune.adapters.triton.native import RUNNER_PARAMETERS_ONLY, native_names
@@ -54,8 +53,6 @@ REPORT_BYTES = 6_000_000
 StrictServerFactory: TypeAlias = Callable[[Path, str], Server]
 """Makes a server, not started, over a repository and a model's name, with auto-completion off."""
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 _RUNNER_ONLY = tuple(BACKEND_PREFIX + key for key in RUNNER_PARAMETERS_ONLY)
 
 
@@ -112,8 +109,8 @@ class RepositoryExporter:
                     variant = candidate.of("" if model is self._model else name).get(VARIANT)
                     _write_model(model, variant, configs[name], fresh / name)
                 for file in files:
-                    _write_synced(fresh / file.name, file.text)
-                _sync_tree(fresh)
+                    write_synced(fresh / file.name, file.text)
+                sync_tree(fresh)
                 _swap(fresh, out)
         return out / self._exported.name / CONFIG_FILE
 
@@ -183,7 +180,7 @@ def _write_model(model: ServedModel, variant: Value, config: ModelConfig, target
         _remove_own_files(own, version)
         add(artefact, version, name=EXPORTED_FILES[artefact.variant.engine], link=False)
     if config != own.config or not (target / CONFIG_FILE).exists():
-        _write_synced(target / CONFIG_FILE, render(config))
+        write_synced(target / CONFIG_FILE, render(config))
 
 
 def _remove_own_files(own: ServedModel, version: Path) -> None:
@@ -334,28 +331,13 @@ def _swap(fresh: Path, out: Path) -> None:
     """Put ``fresh`` in the place of ``out``; what was there is left under ``fresh``'s name."""
     if not out.exists():
         fresh.rename(out)
-    elif not _exchange(fresh, out):
+    elif not exchange(fresh, out):
         # No exchange on this file system: killed between the two, `_recover` puts the old one back.
         aside = out.parent / f".{out.name}.old"
         out.rename(aside)
         fresh.rename(out)
         aside.rename(fresh)
-    _sync_directory(out.parent)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Linux's ``renameat2(RENAME_EXCHANGE)``; False where kernel or file system lack it."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:
-        return False
-    paths = [os.fsencode(path) for path in (one, other)]
-    if renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-        return False
-    raise OSError(code, os.strerror(code), str(other))
+    sync_directory(out.parent)
 
 
 def _recover(out: Path) -> None:
@@ -373,27 +355,3 @@ def _recover(out: Path) -> None:
         pid = entry.name.removeprefix(prefix).split("-")[0]
         if entry.name.startswith(prefix) and pid.isdecimal() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def _write_synced(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with path.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_tree(root: Path) -> None:
-    for directory, _, files in os.walk(root):
-        for file in files:
-            with (Path(directory) / file).open("rb") as stream:
-                os.fsync(stream.fileno())
-        _sync_directory(Path(directory))
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
