@@ -12,7 +12,7 @@ from autotune.adapters.check import Check
 from autotune.adapters.telemetry.gpm import Gpm
 from autotune.adapters.telemetry.nvml_watch import slowdown_bits
 from autotune.adapters.telemetry.parts import (
-    LOST,
+    GONE,
     Part,
     held_mb,
     in_use,
@@ -21,11 +21,9 @@ from autotune.adapters.telemetry.parts import (
     users,
 )
 
-_GONE = LOST | {pynvml.NVML_ERROR_UNKNOWN}
-"""What NVML says of a GPU that has fallen off its bus: the last, while it has not noticed."""
 _NEXT_STEPS: Mapping[int, str] = {
     **dict.fromkeys(
-        _GONE, "look for Xid in the kernel's log, then reset the GPU or restart this machine"
+        GONE, "look for Xid in the kernel's log, then reset the GPU or restart this machine"
     ),
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "a newer driver tells it",
     pynvml.NVML_ERROR_NO_PERMISSION: "root is told it; a container, where it has the capability",
@@ -77,7 +75,7 @@ def _unasked(name: str, error: pynvml.NVMLError) -> Check:
     """Of a GPU that does not say what it is."""
     return Check(
         name=f"GPU {name}",
-        state="missing" if error.value in _GONE else "warning",
+        state="missing" if error.value in GONE else "warning",
         detail=f"NVML: {error}",
         next_step=_NEXT_STEPS.get(error.value, ""),
     )

@@ -186,6 +186,8 @@ def test_the_gpus_that_a_server_sees_depend_on_how_it_is_launched(
         ("0", SLICED, 1),
         ("1", SLICED, 0),
         ("0", {}, 0),
+        ("0", {"3": "3", "GPU-d": "3"}, 1),  # the only one that a control group leaves to it
+        ("3", {"3": "3", "GPU-d": "3"}, 0),
     ],
 )
 def test_a_process_sees_what_its_batch_system_has_given_it(

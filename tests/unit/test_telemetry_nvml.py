@@ -414,6 +414,34 @@ def test_a_gpu_that_is_lost_leaves_its_utilization_unknown_and_says_so(nvml):
     assert seen.notes[LOST_GPU] == "NVML: GPU is lost"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_UNKNOWN],
+)
+def test_a_gpu_that_was_lost_between_two_windows_is_not_taken_for_a_server_without_one(nvml, error):
+    telemetry = SampledTelemetry([Nvml(), ProcessCpu()], interval_s=0.01)
+    nvml.set("gpus=2", f"users.1={ME}", "busy=70", "used=500", f"reasons={HARDWARE}")
+    telemetry.start([ME], ENDPOINT)
+    before = telemetry.stop()
+    assert (before.source, len(before.throttled)) == ("nvml", 1)
+    nvml.set(f"nvmlDeviceGetHandleByIndex_v2.1={error}")
+    telemetry.start([ME], ENDPOINT)
+    after = telemetry.stop()
+    assert after.notes[LOST_GPU].startswith("NVML: GPU 1: ")
+    assert (after.utilization, after.memory_mb, after.gauges) == (None, None, {})
+    assert (after.throttled, nvml.begun) == ((), 0)
+
+
+def test_a_gpu_that_a_later_server_does_not_use_is_not_missed(nvml):
+    telemetry = SampledTelemetry([Nvml(), ProcessCpu()], interval_s=0.01)
+    nvml.set(f"users={ME}")
+    telemetry.start([ME], ENDPOINT)
+    telemetry.stop()
+    nvml.set("users=")
+    telemetry.start([ME], ENDPOINT)
+    assert telemetry.stop().source == "process_cpu"
+
+
 def test_wherever_a_gpu_is_lost_nothing_breaks_and_everything_is_given_back(nvml):
     lost = []
     for reads in range(40):

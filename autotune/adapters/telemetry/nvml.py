@@ -19,6 +19,7 @@ from autotune.adapters.telemetry.nvml_watch import NvmlWatch
 from autotune.adapters.telemetry.parts import (
     LOST,
     Part,
+    gone,
     held_by,
     one_of_each_gpu,
     parts_here,
@@ -55,8 +56,8 @@ class Nvml(Source):
 
     What cannot be read is unknown, and a note says why: ``gpm`` where the GPU, its driver or the
     rights do not allow its counters, ``nvml_<gauge>`` for each gauge, `LOST_GPU` for a GPU that
-    went away during the window. Power, energy and clocks of a slice are those of its whole GPU,
-    and their source says so.
+    went away during the window or since the one before. Power, energy and clocks of a slice are
+    those of its whole GPU, and their source says so.
 
     ``models_apart``: the models run in processes of their own, so that what the server's first
     process opens is not theirs. Triton itself opens every GPU that it sees, for its memory pools,
@@ -78,6 +79,7 @@ class Nvml(Source):
         self._clock = clock
         self._proc = proc
         self._parts: list[Part] = []
+        self._before: Sequence[Part] = ()
         self._gpm: dict[str, Gpm] = {}
         self._energy: list[Energy] = []
         self._watch = NvmlWatch((), set())
@@ -136,10 +138,13 @@ class Nvml(Source):
     # --------------------------------------------------------------------------------- opening
     def _open(self, server: Sequence[int]) -> dict[str, str]:
         pids, models = set(server), set(server[1:] if self._models_apart else server)
+        self._notes, self._counted, self._watch = {}, {}, NvmlWatch((), set())
+        if lost := gone(self._before):
+            return {LOST_GPU: f"NVML: {lost}"}
         parts = parts_here()
         on, untold = _users(parts)
         self._parts, hidden = self._used(parts, on, models, untold)
-        self._notes, self._counted = {}, {}
+        self._before = tuple(self._parts)
         self._open_counters()
         self._watch = NvmlWatch(self._parts, pids, hidden=bool(hidden))
         notes = {"nvml_devices": ", ".join(part.name for part in self._parts)}
@@ -206,6 +211,8 @@ class Nvml(Source):
             infos = [pynvml.nvmlDeviceGetMemoryInfo(part.handle) for part in self._parts]
         except pynvml.NVMLError as exc:
             self._failed("nvml_memory", exc)
+            return None
+        if not infos:
             return None
         return float(sum(getattr(info, what) for info in infos)) / 1e6
 

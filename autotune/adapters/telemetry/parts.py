@@ -19,6 +19,8 @@ _ANY_INSTANCE = 0xFFFFFFFF
 """What NVML says in place of a slice's id where it does not tell it."""
 LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
 """NVML's errors of a GPU that works no more."""
+GONE = LOST | {pynvml.NVML_ERROR_UNKNOWN}
+"""Its errors when it is asked for such a GPU: the last of one that has fallen off its bus."""
 CONTEXT_MB = 64
 """A process that computes on a GPU holds more of its memory than this."""
 
@@ -88,6 +90,18 @@ def _slices(whole: Part) -> Iterator[Part]:
             handle=handle,
             instance=pynvml.nvmlDeviceGetGpuInstanceId(handle),
         )
+
+
+def gone(parts: Sequence[Part]) -> str:
+    """Which of the GPUs of these, of an earlier time, works no more; empty where all do."""
+    for part in one_of_each_gpu(parts):
+        index = part.name.partition(":")[0]
+        try:
+            pynvml.nvmlDeviceGetHandleByIndex(int(index))
+        except pynvml.NVMLError as exc:
+            if exc.value in GONE:
+                return f"GPU {index}: {exc}"
+    return ""
 
 
 def one_of_each_gpu(parts: Sequence[Part]) -> Iterator[Part]:

@@ -31,23 +31,27 @@ def docker_arguments(devices: Sequence[str], gpus: str | None) -> list[str]:
 
 def visible(here: Mapping[str, str], told: str | None) -> Mapping[str, str]:
     """Those of the GPUs and slices ``here`` (see `names`) that CUDA shows a process which has this
-    for CUDA_VISIBLE_DEVICES: by index, or by the beginning of a UUID, up to the first that there is
-    not; all where it is not set."""
+    for CUDA_VISIBLE_DEVICES: by number among those that it may use, which need not be NVML's, or by
+    the beginning of a UUID, up to the first that there is not; all where it is not set."""
     if told is None:
         return here
+    gpus = sorted({_gpu(part) for part in here.values()})
     shown: dict[str, str] = {}
     for entry in map(str.strip, told.split(",")):
-        meant = {name: part for name, part in here.items() if _means(entry, name, part)}
+        if entry.isdigit():
+            index = dict(enumerate(gpus)).get(int(entry))
+            meant = {name: part for name, part in here.items() if _gpu(part) == index}
+        else:
+            meant = {name: part for name, part in here.items() if entry and name.startswith(entry)}
         if not meant:
             break
         shown |= meant
     return shown
 
 
-def _means(entry: str, name: str, part: str) -> bool:
-    if entry.isdigit():
-        return part.partition(":")[0] == entry  # of a GPU in slices: one of these
-    return entry != "" and name.startswith(entry)
+def _gpu(part: str) -> int:
+    """The index of its GPU."""
+    return int(part.partition(":")[0])
 
 
 def seen(devices: Sequence[str], here: Mapping[str, str]) -> int:
