@@ -346,8 +346,7 @@ class StudyDesk(Protocol):
         """The study's HTML report."""
 
     def submit(self, definition: Mapping[str, Any], *, by: str) -> Job:
-        """Queue a study given in a study file's words. InputRefused for one that names launch
-        binaries, or paths outside of the service's root."""
+        """Queue a study by its whole definition (see `Checks.study`)."""
 
 
 class JobDesk(Protocol):
@@ -441,6 +440,18 @@ class AccessDesk(Protocol):
         since."""
 
 
+class Checks(Protocol):
+    """What a request may name; commands, whose users have an account here, may name more."""
+
+    def study(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The whole definition of a study that is given in a study file's words, its paths
+        absolute. InputRefused for one that cannot be, that names launch binaries, or paths outside
+        of the service's root."""
+
+    def target(self, target: Target) -> Target:
+        """InputRefused unless it lies below the root, and its server is one that may be named."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desks:
     """All that pages, API and commands may ask. ``problems`` names what keeps the service from
@@ -451,6 +462,7 @@ class Desks:
     schedules: ScheduleDesk
     promotions: PromotionDesk
     access: AccessDesk
+    checks: Checks
     notices: Callable[[], Sequence[Notice]]
     problems: Callable[[], Sequence[str]]
     figures: Callable[[], Figures] = Figures

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from autotune.core.errors import InputRefused
+from autotune.core.promotions import Target
 from autotune.core.study import Launch, PackagedModel, Study
 from autotune.studyfile import study_from_request
 from search_spaces import library
@@ -43,6 +44,24 @@ class Limits:
     remotes: tuple[str, ...] = ()
 
 
+class Guard:
+    """Implements `autotune.service_ports.Checks`."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    def study(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
+        return study_within(definition, self._limits).definition
+
+    def target(self, target: Target) -> Target:
+        repository = target.repository
+        if repository is not None:
+            repository = (self._limits.root / repository).absolute()
+            _refuse_outside("target.repository", repository, self._limits.root)
+        _refuse_hosts((target.grpc, target.http), self._limits.remotes)
+        return replace(target, repository=repository)
+
+
 def study_within(definition: Mapping[str, Any], limits: Limits) -> Study:
     """The study of a request, in a study file's words, paths relative to the root. InputRefused for
     all that only the machine's own users may ask for, before any file is read."""
@@ -53,7 +72,8 @@ def study_within(definition: Mapping[str, Any], limits: Limits) -> Study:
     def check(study: Study) -> None:
         for what, path in _paths(study):
             _refuse_outside(what, path, limits.root)
-        _refuse_servers(study, limits.remotes)
+        server = study.server
+        _refuse_hosts((server.http, server.grpc, server.metrics), limits.remotes)
         _refuse_flags((*study.server.flags, *_swept_flags(study)))
         _refuse_path_values(study)
 
@@ -118,18 +138,18 @@ def _refuse_outside(what: str, path: Path, root: Path) -> None:
     """Links are followed first: one that leads out is outside."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise InputRefused(
-            f"a study from the API may name paths below the service's root only: {what}",
+            f"the API may name paths below the service's root only: {what}",
             next_step="put the files there, or start the service with another --root",
         )
 
 
-def _refuse_servers(study: Study, remotes: Sequence[str]) -> None:
+def _refuse_hosts(addresses: Sequence[str | None], remotes: Sequence[str]) -> None:
     allowed = {*LOOPBACK, *remotes}
-    for address in (study.server.http, study.server.grpc, study.server.metrics):
+    for address in addresses:
         if address is not None and _host(address) not in allowed:
             raise InputRefused(
-                "a study from the API may tune servers of this machine, and hosts that the service"
-                " was started with",
+                "the API may name servers of this machine, and hosts that the service was started"
+                " with",
                 value=address,
                 next_step="start the service with --allow-remote HOST",
             )

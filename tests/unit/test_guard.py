@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from autotune.bootstrap.guard import Limits, study_within
+from autotune.bootstrap.guard import Guard, Limits, study_within
 from autotune.core.errors import InputRefused
+from autotune.core.promotions import Target
 from tests import onnx_models
 
 PACKAGE = {"requirement": "small==1.0", "file": "small/model.onnx", "sha256": "0" * 64}
@@ -142,7 +143,7 @@ def test_a_package_that_is_not_pinned_by_name_is_refused(
 )
 def test_a_remote_server_that_was_not_allowed_is_refused(root: Path, grpc: str) -> None:
     remote = {"launch": "remote", "grpc": grpc, "http": "127.0.0.1:8000"}
-    with pytest.raises(InputRefused, match="hosts that the service"):
+    with pytest.raises(InputRefused, match="servers of this machine"):
         study_within(request(server=remote, model={"name": "far"}), Limits(root=root))
 
 
@@ -156,7 +157,7 @@ def test_this_machine_and_allowed_hosts_may_be_tuned(root: Path) -> None:
     asked = request(server=remote, model={"name": "far"})
     study = study_within(asked, Limits(root=root, remotes=("gpu7.internal",)))
     assert study.server.grpc == "gpu7.internal:8001"
-    with pytest.raises(InputRefused, match="hosts that the service"):
+    with pytest.raises(InputRefused, match="servers of this machine"):
         study_within(
             {**asked, "server": {**remote, "metrics": "http://x@localhost:1/"}},
             Limits(root=root, remotes=("gpu7.internal",)),
@@ -174,3 +175,18 @@ def test_nesting_without_end_is_refused(root: Path) -> None:
 def test_what_a_study_file_may_not_say_is_refused_likewise(root: Path) -> None:
     with pytest.raises(InputRefused, match="unknown key"):
         study_within(request(modle={}), Limits(root=root))
+
+
+def test_a_target_lies_below_the_root_and_its_server_is_one_that_may_be_named(root: Path) -> None:
+    guard = Guard(Limits(root=root, remotes=("gpu7.internal",)))
+    given = Target(repository=Path("models"), grpc="gpu7.internal:8001")
+    assert guard.target(given).repository == root / "models"
+    for refused in (
+        Target(repository=Path("/srv")),
+        Target(repository=Path("..")),
+        Target(repository=Path("out/models")),
+        Target(grpc="elsewhere:8001"),
+        Target(grpc="localhost:8001", http="elsewhere:8000"),
+    ):
+        with pytest.raises(InputRefused):
+            guard.target(refused)
