@@ -51,25 +51,26 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 @pytest.fixture(scope="module")
 def unpacked(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a bundle, packed as quickly as can be and unpacked as `tar` does it."""
+    """The folder of a bundle, packed as quickly as can be and unpacked as `tar` does it, into a
+    folder whose name a shell takes apart."""
     prepare(cache_dir)
     folder = tmp_path_factory.mktemp("bundle")
     out = folder / "bundle.tar.xz"
     packed = make_bundle(sys.version_info[:2], out, with_demo=False, level=0, say=lambda _: None)
     with tarfile.open(out) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        archive.extractall(folder / "für a (new) host", filter="data")
     out.unlink()
-    return folder / "unpacked" / packed.top
+    return folder / "für a (new) host" / packed.top
 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> dict[str, str]:
     """The environment of a host with a Python of its own, an empty home, and no way out."""
-    (tmp_path / "home").mkdir()
+    (tmp_path / "a home").mkdir()
     refuses = "http://127.0.0.1:9"
     return {
         "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path / "home"),
+        "HOME": str(tmp_path / "a home"),
         "TMPDIR": str(tmp_path),
         "AUTOTUNE_PYTHON": str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}"),
         **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), refuses),
@@ -123,7 +124,7 @@ def test_a_study_runs_in_an_unpacked_bundle_without_a_network_and_exports_its_pi
     assert (tmp_path / "out" / "first" / "config.pbtxt").is_file()
     assert "plotly.js" in (tmp_path / "out" / "report.html").read_text()
     written = {
-        path.relative_to(tmp_path / "home").parts[0] for path in (tmp_path / "home").iterdir()
+        path.relative_to(tmp_path / "a home").parts[0] for path in (tmp_path / "a home").iterdir()
     }
     assert written <= {".cache", ".local"}
 

@@ -285,6 +285,16 @@ def test_every_packed_byte_is_some_components(tmp_path: Path) -> None:
     assert set(spent) == {TOOL, SERVER}
 
 
+@pytest.mark.parametrize("member", ["../../tiny.py", "tiny/../../../tiny.py", "/tmp/tiny.py"])
+def test_a_wheels_file_that_would_stand_outside_of_its_folder_is_refused(
+    tmp_path: Path, member: str
+) -> None:
+    staged = Staged(root=tmp_path / "deep" / "staged")
+    with pytest.raises(ValueError, match="a file outside"):
+        staged.add_text(SERVER, member, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_package_that_both_have_is_packed_once_as_a_link(tmp_path: Path) -> None:
     staged = staged_at(tmp_path / "staged")
     for path in ("tiny/a.py", "tiny/b.txt", "tiny/fast.so"):

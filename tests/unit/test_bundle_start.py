@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -197,6 +198,47 @@ def test_a_python_that_is_gone_is_no_hindrance_to_the_one_that_is_there(
     assert ran(bundle, "-c", "", HOME=str(home), **HOST).returncode == 0
 
 
+def test_starts_at_once_all_run_and_leave_one_environment(bundle: Path, home: Path) -> None:
+    """One after another finds that of a Python that is gone, as after the host's was renewed."""
+    assert ran(bundle, "-c", "", HOME=str(home), **HOST).returncode == 0
+    (made,) = (home / ".cache" / "triton-autotune" / "bundle").iterdir()
+    (made / "bin" / "python").unlink()
+    started = [
+        subprocess.Popen(
+            [str(bundle / "python"), "-c", ""],
+            env={"PATH": "/usr/bin:/bin", "HOME": str(home), **HOST},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    said = [process.communicate(timeout=60)[1] for process in started]
+    assert [process.returncode for process in started] == [0] * 6, said
+    assert list((home / ".cache" / "triton-autotune" / "bundle").iterdir()) == [made]
+
+
+def test_another_environment_that_came_first_is_taken(tmp_path: Path) -> None:
+    made, root = tmp_path / "made", tmp_path / "root"
+    for folder in (made, root):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+    (root / "first").touch()
+    start.put(made, root)
+    assert (root / "first").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_and_not_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(OSError, match="Read-only"):
+        start.linked(tmp_path / "bundle", ABOUT)
+    assert list((tmp_path / "bundle").iterdir()) == []
+
+
 def test_a_model_that_was_packed_is_found_where_fetched_ones_are(bundle: Path, home: Path) -> None:
     (bundle / "packaged" / "abc").mkdir(parents=True)
     (bundle / "packaged" / "abc" / "m.onnx").write_bytes(b"the model")
@@ -289,6 +331,19 @@ def test_an_unpacked_server_is_served_as_it_stands_by_the_hosts_python(
     command = [str(environment.bin / "python3"), "-I", "-c", "import its_own, psutil"]
     assert subprocess.run(command, check=False).returncode == 0
     assert prepare(tmp_path / "cache", server_dir=server_dir) == environment
+
+
+def test_an_unpacked_server_is_found_in_a_folder_whose_name_is_not_ascii(
+    server_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a Python that can name no such folder, as the one in the stub."""
+    with_library(monkeypatch, tmp_path)
+    moved = server_dir.rename(tmp_path / "ausgepackt für später")
+    environment = prepare(tmp_path / "cache", server_dir=moved)
+    command = [str(environment.bin / "python3"), "-c", "import its_own"]
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.usefixtures("bare")

@@ -33,8 +33,11 @@ class Staged:
     owners: dict[str, Component] = field(default_factory=dict)
 
     def add(self, component: Component, path: str, write: Writer) -> Path:
-        """Write a file of a component at ``path`` below the component's folder."""
+        """Write a file of a component at ``path`` below the component's folder. ValueError for a
+        path that leads out of that, as a wheel may name one."""
         relative = os.path.normpath(f"{component.folder}/{path}")
+        if path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"{component.name} {component.version} has a file outside: {path}")
         target = self.root / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         write(target)

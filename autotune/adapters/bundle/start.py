@@ -10,6 +10,7 @@ autotune, also one that ignores PYTHONPATH, finds the bundle's packages before t
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import json
@@ -138,17 +139,26 @@ def linked(folder: Path, about: dict[str, Any]) -> Path:
     host = Path(sys.executable)
     text = f"{HERE}\n{host}\n{host.resolve()}\n{about['python']}\n{site.getsitepackages()}"
     root = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
-    if not (root / "bin" / "python").exists():
+    while not (root / "bin" / "python").exists():
         folder.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder))
-        build(made, host, about["python"])
         try:
-            made.rename(root)
-        except OSError:  # another start was first, or an old one points to a Python that is gone
-            shutil.rmtree(root if not (root / "bin" / "python").exists() else made)
-            if made.exists():
-                made.rename(root)
+            build(made, host, about["python"])
+            put(made, root)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
     return root / "bin" / "python"
+
+
+def put(made: Path, root: Path) -> None:
+    """At its place: another start may be first, and an old one point to a Python that is gone."""
+    try:
+        made.rename(root)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        if not (root / "bin" / "python").exists():
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def build(root: Path, host: Path, version: str) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,7 @@ import psutil
 
 from autotune.adapters.triton import devices
 from autotune.adapters.triton.environment import ServerEnvironment
+from autotune.adapters.triton.plain_paths import PlainPaths
 from autotune.adapters.triton.ports import LOOPBACK, Ports
 from autotune.adapters.triton.process import ChildProcess, Command
 from autotune.core.errors import InputRefused, ServerFailed
@@ -78,17 +80,19 @@ class EmbeddedLauncher:
 
     def command(self, repository: Path, ports: Ports, flags: Mapping[str, str]) -> Command:
         devices.refuse_missing(self._devices)
+        prefix, plain = _shm_prefix(), PlainPaths()
         environment = self._environment()
-        prefix = _shm_prefix()
+        environment = replace(environment, root=plain.of(environment.root))
         return Command(
             argv=[
                 str(environment.tritonserver),
-                f"--backend-directory={environment.backends}",
+                f"--backend-directory={plain.of(environment.backends)}",
                 f"--backend-config=python,shm-region-prefix-name={prefix}",
-                *arguments(str(repository), ports, flags),
+                *arguments(str(plain.of(repository)), ports, flags),
             ],
             variables={**environment.variables(), **devices.variables(self._devices)},
             shm_prefix=prefix,
+            after=plain.after,
         )
 
     def pids(self, child: ChildProcess) -> Sequence[int]:
@@ -113,15 +117,16 @@ class BinaryLauncher:
                 next_step="correct the path, or use launch: embedded",
             )
         devices.refuse_missing(self._devices)
-        prefix = _shm_prefix()
+        prefix, plain = _shm_prefix(), PlainPaths()
         return Command(
             argv=[
                 binary,
                 f"--backend-config=python,shm-region-prefix-name={prefix}",
-                *arguments(str(repository), ports, flags),
+                *arguments(str(plain.of(repository)), ports, flags),
             ],
             variables=devices.variables(self._devices),
             shm_prefix=prefix,
+            after=plain.after,
         )
 
     def pids(self, child: ChildProcess) -> Sequence[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -199,7 +200,7 @@ def link_static(
         return library
     progress(f"linking {library.name} from {archive}")
     folder.mkdir(parents=True, exist_ok=True)
-    made = library.with_suffix(".part")
+    made = library.with_suffix(f".{os.getpid()}.part")  # another start may link it as well
     command = [cc, "-shared", "-o", str(made), f"-Wl,-soname,{library.name}"]
     command += ["-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive", *python.link]
     if not _runs(command, cwd=folder) or not suits(made, python):

@@ -96,12 +96,21 @@ def describe(python: tuple[int, int], links: str, **paths: str) -> str:
 
 def link_environment(root: Path, python: Interpreter, packages: Sequence[Path]) -> None:
     """A virtual environment without a file of its own: Python, and folders of packages to be looked
-    through in that order."""
+    through in that order. One whose name is not ASCII is given by a link: the Python in the stub
+    never asks for the locale, and can name no other."""
     (root / "bin").mkdir(parents=True)
     for name in ("python", "python3", f"python{python.name}"):
         (root / "bin" / name).symlink_to(python.path.resolve())
     site = root / "lib" / f"python{python.name}" / "site-packages"
     site.mkdir(parents=True)
-    lines = [f"import site; site.addsitedir({str(folder)!a})\n" for folder in packages]
+    lines = [_path_line(root, number, folder) for number, folder in enumerate(packages)]
     (site / "packages.pth").write_text("".join(lines), "ascii")
     (root / "pyvenv.cfg").write_text(f"home = {python.base_prefix / 'bin'}\n", "utf-8")
+
+
+def _path_line(root: Path, number: int, folder: Path) -> str:
+    if str(folder).isascii():
+        return f"import site; site.addsitedir({str(folder)!r})\n"
+    (root / "packages").mkdir(exist_ok=True)
+    (root / "packages" / str(number)).symlink_to(folder)
+    return f"import site, sys; site.addsitedir(sys.prefix + '/packages/{number}')\n"
