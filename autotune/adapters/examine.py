@@ -6,6 +6,7 @@ import platform
 import shutil
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -174,11 +175,21 @@ def _tensorrt() -> Check:
 def _onnxruntime(cache_dir: Path, server_dir: Path | None) -> Check:
     """What it computes on, where variants are built and where the embedded server serves them."""
     pythons = {"this Python": server_python.this_python()}
-    ready = environment.prepared(cache_dir) if server_dir is None else None
-    if ready is not None:
-        pythons["the embedded server"] = server_python.of_environment(ready)
+    served = _serving(cache_dir, server_dir)
+    if served is not None:
+        pythons["the embedded server"] = served
     told = [f"{whose}: {_providers(python)}" for whose, python in pythons.items()]
     return Check(name="ONNX Runtime", state="ok", detail="; ".join(told))
+
+
+def _serving(cache_dir: Path, server_dir: Path | None) -> server_python.ServerPython | None:
+    """The Python that serves models; None where there is none yet, as another check tells."""
+    if server_dir is not None:
+        with suppress(AutotuneError):
+            return server_python.of_unpacked(unpacked.read(server_dir))
+        return None
+    ready = environment.prepared(cache_dir)
+    return None if ready is None else server_python.of_environment(ready)
 
 
 def _providers(python: server_python.ServerPython) -> str:

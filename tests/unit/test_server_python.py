@@ -4,7 +4,13 @@ import sys
 from pathlib import Path
 
 from autotune.adapters.triton.environment import ServerEnvironment
-from autotune.adapters.triton.server_python import ServerPython, of_environment, this_python
+from autotune.adapters.triton.server_python import (
+    ServerPython,
+    of_environment,
+    of_unpacked,
+    this_python,
+)
+from autotune.adapters.triton.unpacked import Unpacked
 
 
 def test_what_a_python_has_is_told_by_running_it() -> None:
@@ -52,3 +58,19 @@ def test_a_bundles_server_takes_packages_from_the_python_that_it_was_started_wit
     tmp_path: Path,
 ) -> None:
     assert "the bundle" in of_environment(environment(tmp_path / "unpacked-1a2b")).install
+
+
+def test_an_unpacked_server_is_asked_what_its_own_onnx_runtime_has(tmp_path: Path) -> None:
+    """Not that of this Python, nor the one of the host's, which the server's comes before."""
+    own = tmp_path / "a bundle" / "site" / "onnxruntime"
+    own.mkdir(parents=True)
+    (own / "__init__.py").write_text("def get_available_providers():\n    return ['ItsOwn']\n")
+    server = Unpacked(
+        python=(sys.version_info[0], sys.version_info[1]),
+        tritonserver=tmp_path / "t",
+        backends=tmp_path / "b",
+        packages=own.parent,
+        links="",
+        spare=tmp_path / "s",
+    )
+    assert of_unpacked(server).providers() == {"ItsOwn"}

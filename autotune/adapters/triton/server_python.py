@@ -14,6 +14,7 @@ from typing import Any
 
 from autotune.adapters.triton import devices
 from autotune.adapters.triton.environment import ServerEnvironment
+from autotune.adapters.triton.unpacked import Unpacked
 
 _TIMEOUT_S = 120
 _BUILT = (
@@ -41,12 +42,14 @@ class Torch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPython:
-    """An interpreter. ``variables`` go on top of the present environment; ``where``: which one it
-    is, and ``install``: how packages get into it, in words. What it has is looked up when asked
-    for, once."""
+    """An interpreter. ``variables`` go on top of the present environment; ``first``: folders of
+    packages that come before its own where it is asked what it has; ``where``: which one it is, and
+    ``install``: how packages get into it, in words. What it has is looked up when asked for,
+    once."""
 
     path: Path
     variables: Mapping[str, str] = field(default_factory=dict)
+    first: tuple[Path, ...] = ()
     where: str = "this Python"
     install: str = "Install it with pip."
 
@@ -75,6 +78,8 @@ class ServerPython:
         )
 
     def _found(self, code: str) -> dict[str, Any] | None:
+        paths = [str(each) for each in self.first]
+        code = f"import sys\nsys.path[:0] = {paths!a}\n{code}"
         answer = _asked(self.path, tuple(sorted(self.variables.items())), code)
         return None if answer is None else dict(json.loads(answer))
 
@@ -86,6 +91,16 @@ def of_environment(environment: ServerEnvironment, gpus: Sequence[str] = ()) -> 
         variables={**environment.variables(), **devices.variables(gpus)},
         where="the embedded server's Python",
         install=_BUNDLED if environment.root.name.startswith("unpacked-") else _BUILT,
+    )
+
+
+def of_unpacked(server: Unpacked) -> ServerPython:
+    """Of a bundle's server, of which nothing is prepared here. ServerFailed without its Python."""
+    return ServerPython(
+        path=server.interpreter().path,
+        first=(server.packages,),
+        where="the embedded server's Python",
+        install=_BUNDLED,
     )
 
 
