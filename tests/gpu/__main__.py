@@ -18,9 +18,8 @@ from autotune.bootstrap.models import gpus_of
 from autotune.cli.signals import interruptible
 from autotune.core.errors import AutotuneError, InputRefused, Interrupted
 from autotune.core.study import ServerSpec
-from tests.gpu.conduct import RESULTS, TABLE, Conductor
-from tests.gpu.host import prepare_server
-from tests.gpu.plan import Options
+from tests.gpu.conduct import RESULTS, TABLE, Conductor, prepare
+from tests.gpu.plan import Deadline, Options
 
 SHORTEST_MINUTES = 0.5
 
@@ -35,6 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     except AutotuneError as error:
         say(f"error: {error}")
         return 2
+    except OSError as error:  # a full disk, say: what was written before it stands
+        say(f"error: the results cannot be written: {error}")
+        return 1
 
 
 def options_of(arguments: Sequence[str]) -> Options:
@@ -57,14 +59,15 @@ def options_of(arguments: Sequence[str]) -> Options:
 def check(options: Options) -> int:
     refuse(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    prepare_server(say)  # before the clock runs: in a checkout it may have to be built, once
-    status = Conductor(options=options, say=say).run()
+    end = Deadline(options.minutes * 60)
+    prepare(options, end, say)
+    status = Conductor(options=options, say=say).run(end)
     say(f"results: {options.out / TABLE} and {options.out / RESULTS}")
     return status
 
 
 def refuse(options: Options) -> None:
-    if options.minutes < SHORTEST_MINUTES:
+    if not SHORTEST_MINUTES <= options.minutes < float("inf"):  # which not-a-number is not either
         raise InputRefused(f"--minutes is at least {SHORTEST_MINUTES}", value=options.minutes)
     if (options.out / RESULTS).exists():
         raise InputRefused(

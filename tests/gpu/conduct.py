@@ -15,6 +15,7 @@ from typing import Any
 from autotune.adapters import hardware, machine
 from autotune.adapters.triton.process import ChildProcess, Command, tail
 from autotune.core.errors import Interrupted
+from tests.gpu import places
 from tests.gpu.plan import LEAST_S, PARTS, ROOT, Deadline, Options, Part, limit_s
 from tests.gpu.report import State, part_file, read_json, write_json, write_text
 from tests.gpu.table import table
@@ -22,6 +23,8 @@ from tests.gpu.table import table
 FORMAT = 1
 RESULTS = "results.json"
 TABLE = "table.md"
+PREPARING_SHARE = 0.5
+"""Of all its time, the most that making the server ready may take."""
 GRACE_S = 8.0
 """What a part has between being asked to end and being ended."""
 BESIDE_S = 5.0
@@ -29,6 +32,25 @@ BESIDE_S = 5.0
 _POLL_S = 0.1
 
 Say = Callable[[str], None]
+
+
+def prepare(options: Options, end: Deadline, say: Say) -> None:
+    """Have the embedded server ready: in a checkout it may have to be built, once. Where that
+    cannot be, or not in time, each part that needs it says why."""
+    say("preparing the server")
+    child = ChildProcess(
+        Command(
+            argv=[sys.executable, "-m", "tests.gpu.host"],
+            variables=variables(options.out),
+        ),
+        log=part_file(options.out, "server").with_suffix(".log"),
+        grace_s=GRACE_S,
+    )
+    try:
+        if not _wait(child, time.monotonic() + PREPARING_SHARE * end.left_s):
+            say("the server is not ready yet, and its share of the time is up")
+    finally:
+        child.close()
 
 
 def part_command(options: Options, part: Part, seconds: float) -> list[str]:
@@ -49,11 +71,11 @@ class Conductor:
     command: Callable[[Options, Part, float], Sequence[str]] = part_command
     _results: dict[str, Any] = field(default_factory=dict, init=False)
 
-    def run(self) -> int:
+    def run(self, end: Deadline | None = None) -> int:
         """The exit status: 0 if every part was run or skipped with its reason, 1 if not, 130 if it
-        was interrupted."""
+        was interrupted. ``end`` of it all, where its minutes began before."""
         options = self.options
-        end = Deadline(options.minutes * 60)
+        end = end or Deadline(options.minutes * 60)
         began = datetime.now(UTC)
         self._results = {"format": FORMAT, "ended": "not yet", **conditions(options, began)}
         self._results["parts"] = {
@@ -97,14 +119,17 @@ class Conductor:
             in_time = _wait(child, min(began + limit, time.monotonic() + end.left_s))
             stopped = State.FAILED if in_time else State.TIMED_OUT
         finally:
-            child.close()
-            told["seconds"] = round(time.monotonic() - began, 1)
-            self._take(part, {**self._found(part, child, stopped), **told})
+            try:  # a signal may end the ending of a part, and what that found is kept all the same
+                child.close()
+            finally:
+                told["seconds"] = round(time.monotonic() - began, 1)
+                self._take(part, {**self._found(part, child, stopped), **told})
 
     def _found(self, part: Part, child: ChildProcess, stopped: State) -> dict[str, Any]:
         """What the part wrote; where it did not say itself how it ended, ``stopped``, and why."""
-        found: dict[str, Any] = _without_paths(
-            read_json(part_file(self.options.out, part.name)), self._places
+        known = places.words(self.options.out)
+        found: dict[str, Any] = places.without(
+            read_json(part_file(self.options.out, part.name)), known
         )
         if found.get("state", State.RUNNING) != State.RUNNING:
             return found
@@ -113,13 +138,9 @@ class Conductor:
             State.INTERRUPTED: "the check was interrupted; what it had found by then is kept",
         }.get(stopped)
         if reason is None:
-            last = _without_paths(tail(self._log(part), 3), self._places)
+            last = places.without(tail(self._log(part), 3), known)
             reason = f"it {child.ending()}: {last}"
         return {**found, "state": stopped, "reason": reason}
-
-    @property
-    def _places(self) -> Mapping[Path, str]:
-        return {self.options.out: "OUT", ROOT: "ROOT", Path.home(): "~"}
 
     def _log(self, part: Part) -> Path:
         return part_file(self.options.out, part.name).with_suffix(".log")
@@ -139,20 +160,6 @@ class Conductor:
 def planned_s(limit: float) -> float:
     """What of its limit a part plans with, to end by itself before it."""
     return max(limit / 2, limit - max(BESIDE_S, limit / 10))
-
-
-def _without_paths(value: Any, places: Mapping[Path, str]) -> Any:
-    """The same data, in every text of it each place's path replaced by a word, the longest first:
-    results are shown to others."""
-    if isinstance(value, str):
-        for path, word in sorted(places.items(), key=lambda each: -len(str(each[0]))):
-            value = value.replace(str(path), word) if len(path.parts) > 1 else value
-        return value
-    if isinstance(value, dict):
-        return {key: _without_paths(each, places) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without_paths(each, places) for each in value]
-    return value
 
 
 def _wait(child: ChildProcess, until: float) -> bool:

@@ -1,10 +1,14 @@
-"""What this host has for the check: the embedded server, PyTorch, a GPU of its own choosing."""
+"""What this host has for the check: the embedded server, PyTorch, a GPU of its own choosing.
+
+python -m tests.gpu.host      makes the server ready, or says why it cannot be
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +17,7 @@ from typing import Any, TextIO
 from autotune.adapters.triton import devices
 from autotune.adapters.triton.environment import Progress, ServerEnvironment, prepare
 from autotune.adapters.triton.server_python import ServerPython, of_environment
+from autotune.cli.signals import interruptible
 from autotune.core.errors import AutotuneError
 from autotune.settings import Settings
 from tests.gpu.plan import ROOT
@@ -28,12 +33,6 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda}))
 def server_environment(say: Progress = lambda _: None) -> ServerEnvironment:
     settings = Settings.from_environment()
     return prepare(settings.cache_dir, say, settings.server_dir)
-
-
-def prepare_server(say: Progress) -> None:
-    """Have the embedded server ready. Where that cannot be, each part that needs it says why."""
-    with suppress(AutotuneError):
-        server_environment(say)
 
 
 def chosen_devices() -> tuple[str, ...]:
@@ -95,9 +94,11 @@ class Apart:
         return self._process.pid
 
     def tell(self, **command: Any) -> None:
+        """One that has ended is told in vain: then there is nothing to hear."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
 
     def hear(self) -> dict[str, Any] | None:
         """The next thing that it says; None when it has ended. (The check's own time limit ends it
@@ -123,3 +124,20 @@ class Apart:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+def main() -> int:
+    def say(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    try:
+        with interruptible():
+            server_environment(say)
+    except (AutotuneError, OSError) as error:
+        say(f"error: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

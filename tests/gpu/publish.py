@@ -2,8 +2,8 @@
 
     python -m tests.gpu.publish OUT [--docs docs/gpu-results]
 
-Copies OUT/results.json and OUT/table.md to DATE-DEVICE.json and .md (they name neither the host nor
-its paths), and writes the folder's index, README.md, anew.
+Puts OUT/results.json and its table into DATE-DEVICE.json and .md, without what names the host, its
+users or their folders, and writes the folder's index, README.md, anew.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from autotune.core.errors import InputRefused
 from tests.gpu.conduct import RESULTS
+from tests.gpu.places import shareable, words
 from tests.gpu.plan import ROOT
 from tests.gpu.report import read_json, write_json, write_text
 from tests.gpu.table import device_name, first_line, number, rows, summary, table
@@ -33,9 +34,10 @@ _NO_GPU = "\nOn a GPU: not yet run on hardware."
 
 def publish(out: Path, docs: Path) -> Path:
     """The Markdown file that was written. InputRefused where ``out`` holds no results."""
-    results = read_json(out / RESULTS)
-    if "parts" not in results:
+    found = read_json(out / RESULTS)
+    if "parts" not in found:
         raise InputRefused("the folder holds no results of a check", value=str(out))
+    results = shareable(found, words(out.absolute()))
     path = _free(docs, f"{results['date']}-{slug(results)}")
     write_json(path.with_suffix(".json"), results)
     write_text(path.with_suffix(".md"), table(results))

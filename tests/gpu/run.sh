@@ -28,6 +28,19 @@ clean() {
 }
 trap clean EXIT
 
+unpack() { # a host may lack xz, which its Python then has
+  local each
+  if command -v xz >/dev/null; then
+    tar -xJf "$1" -C "$2" && return
+  else
+    for each in "${AUTOTUNE_PYTHON:-python3}" python3 python python3.11 python3.12 python3.13; do
+      "$each" -m tarfile -e "$1" "$2" 2>/dev/null && return
+    done
+  fi
+  say "$1 cannot be unpacked into $2: that takes 400 MB there (TMPDIR says where), and xz or a Python with lzma"
+  exit 2
+}
+
 if [ "$place" = --checkout ]; then
   top=$(cd "$(dirname "$0")/../.." && pwd)
   python=$top/.venv/bin/python
@@ -36,8 +49,8 @@ else
   if [ -f "$place" ]; then
     scratch=$(mktemp -d)
     say "unpacking $place"
-    tar -xJf "$place" -C "$scratch"
-    place=$(dirname "$(find "$scratch" -maxdepth 2 -name bundle.json -print -quit)")
+    unpack "$place" "$scratch"
+    for place in "$scratch"/*; do :; done
   fi
   [ -f "$place/bundle.json" ] || { say "$place is no unpacked bundle: it has no bundle.json"; exit 2; }
   top=$(cd "$place" && pwd)

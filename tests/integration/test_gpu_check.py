@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +21,13 @@ import psutil
 import pytest
 
 from autotune.adapters.triton.environment import ServerEnvironment
+from autotune.adapters.triton.process import Command
+from autotune.adapters.triton.server_python import this_python
+from tests.gpu import conduct
 from tests.gpu.__main__ import main
 from tests.gpu.conduct import Conductor
-from tests.gpu.plan import PARTS, ROOT, SMALL, Options, Part
+from tests.gpu.host import Apart
+from tests.gpu.plan import PARTS, ROOT, SMALL, Deadline, Options, Part
 from tests.gpu.precisions import FILES
 from tests.gpu.report import read_json
 from tests.integration.studies import next_turn
@@ -265,6 +270,34 @@ def wait_for(file: Path) -> None:
         time.sleep(0.05)
 
 
+def test_a_server_that_is_not_ready_in_its_share_of_the_time_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a lock is held that it waits for."""
+    (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "python").chmod(0o755)
+    said: list[str] = []
+    monkeypatch.setattr(
+        conduct,
+        "Command",
+        lambda **given: Command(**{**given, "argv": [str(tmp_path / "python")]}),
+    )
+    began = time.monotonic()
+    options = Options(out=tmp_path / "out", minutes=8, device="cpu", tiny=True)
+    conduct.prepare(options, Deadline(2), said.append)
+    assert time.monotonic() - began < 20
+    assert "not ready yet" in said[-1]
+
+
+def test_a_process_that_has_ended_is_told_in_vain() -> None:
+    order = {"device": "no such device"}
+    with Apart(this_python(), "loads", order, subprocess.DEVNULL) as loads:  # type: ignore[arg-type]
+        assert loads.hear() is None
+        for _ in range(2):
+            loads.tell(load="idle", seconds=1)
+        assert loads.hear() is None
+
+
 # ------------------------------------------------------------------------------------------- run.sh
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
@@ -284,13 +317,16 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
-def run_sh(*arguments: object, folder: Path, err: int = subprocess.DEVNULL) -> Any:
+def run_sh(
+    *arguments: object, folder: Path, err: int = subprocess.DEVNULL, **variables: str
+) -> Any:
+    unset = {key: value for key, value in os.environ.items() if key != "AUTOTUNE_CACHE"}
     return subprocess.Popen(
         ["bash", str(ROOT / "tests" / "gpu" / "run.sh"), *map(str, arguments)],
         text=True,
         stderr=err,
         cwd=folder,
-        env={key: value for key, value in os.environ.items() if key != "AUTOTUNE_CACHE"},
+        env={**unset, **variables},
     )
 
 
@@ -312,6 +348,37 @@ def test_an_archive_is_unpacked_and_removed_again(bundle: Path, tmp_path: Path) 
     unpacked = Path((out / "asked").read_text().split()[0])
     assert unpacked.name == bundle.name
     assert not unpacked.exists()
+
+
+@pytest.mark.parametrize("lacks", ["nothing", "xz"])
+def test_an_archive_is_unpacked_with_what_the_host_has(
+    bundle: Path, tmp_path: Path, lacks: str
+) -> None:
+    archive = tmp_path / "bundle.tar.xz"
+    subprocess.run(["tar", "-cJf", archive, "-C", tmp_path, bundle.name], check=True)
+    tools = host_tools(tmp_path / "tools", without=lacks)
+    process = run_sh(archive, tmp_path / "results", folder=tmp_path, PATH=str(tools))
+    assert process.wait(30) == 7
+
+
+def host_tools(folder: Path, without: str) -> Path:
+    """A bare host's commands: what `run.sh` may count on, and a Python."""
+    folder.mkdir()
+    for name in ("bash", "sh", "tar", "xz", "mktemp", "mkdir", "rm", "dirname", "sed", "sleep"):
+        if name != without:
+            (folder / name).symlink_to(shutil.which(name) or "/nowhere")
+    (folder / "python3").symlink_to(sys.executable)
+    return folder
+
+
+def test_an_archive_that_cannot_be_unpacked_is_refused_with_what_it_takes(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.xz").write_text("no archive")
+    with run_sh(
+        tmp_path / "a.tar.xz", tmp_path / "out", folder=tmp_path, err=subprocess.PIPE
+    ) as process:
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "cannot be unpacked" in said
 
 
 def test_a_signal_is_passed_on_and_the_checks_own_status_told(bundle: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,16 +12,18 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from autotune.core.errors import InputRefused
+from autotune.adapters.triton.process import Command
+from autotune.core.errors import InputRefused, Interrupted
 from autotune.core.measurement import Gauge, TelemetryWindow
 from autotune.studyfile import study_from_options
 from search_spaces.candidate import Candidate
-from tests.gpu import conduct, publish, telemetry, truth
+from tests.gpu import conduct, places, publish, telemetry, truth
+from tests.gpu.__main__ import main
 from tests.gpu.context import Context
 from tests.gpu.models import Model, Source, native_model, onnx_model, torch_model
 from tests.gpu.outputs import difference
 from tests.gpu.plan import FULL, PARTS, RESERVE_S, TINY, Deadline, Options, limit_s
-from tests.gpu.report import Report, Skipped, State, part_file, read_json
+from tests.gpu.report import Report, Skipped, State, part_file, read_json, write_json
 from tests.gpu.study import question, target_of, told
 from tests.gpu.table import configuration, table
 from tests.gpu.telemetry import Counter, Moved, Watch
@@ -347,6 +351,50 @@ def test_the_regret_of_a_pick_that_misses_the_sla_here_is_unknown() -> None:
     assert found["best"] == candidate(32).to_json()
 
 
+# --------------------------------------------------------------------------------- how a part ends
+class Hanging:
+    """A part that wrote something down and does not end; a signal comes while it is ended."""
+
+    def __init__(self, command: Command, *, log: Path, grace_s: float) -> None:
+        Report(log.with_suffix(".json")).keep(known=1)
+
+    def running(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        raise Interrupted("stopped by SIGTERM")
+
+
+def test_a_signal_while_a_part_is_ended_does_not_lose_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "ChildProcess", Hanging)
+    monkeypatch.setattr(conduct, "_wait", lambda *_: False)
+    options = Options(out=tmp_path, minutes=2, device="cpu", tiny=True)
+    assert conduct.Conductor(options=options, say=lambda _: None).run() == 130
+    first = read_json(tmp_path / "results.json")["parts"]["telemetry"]
+    assert first["figures"]["known"] == 1
+    assert first["state"] == "timed out"
+
+
+def test_the_minutes_begin_before_the_server_is_made_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that took all of them, no part is begun."""
+    monkeypatch.setattr(conduct, "ChildProcess", Hanging)
+    options = Options(out=tmp_path, minutes=8, device="cpu", tiny=True)
+    conductor = conduct.Conductor(options=options, say=lambda _: None)
+    assert conductor.run(Deadline(0)) == 1
+    states = {part["state"] for part in read_json(tmp_path / "results.json")["parts"].values()}
+    assert states == {"not reached"}
+
+
+@pytest.mark.parametrize("minutes", ["0.4", "-1", "nan", "inf"])
+def test_minutes_that_are_no_limit_are_refused(tmp_path: Path, minutes: str) -> None:
+    assert main(["--out", str(tmp_path / "out"), f"--minutes={minutes}", "--device", "cpu"]) == 2
+    assert not (tmp_path / "out").exists()
+
+
 # ------------------------------------------------------------------------------------- what is told
 def results(**figures: Mapping[str, Any]) -> dict[str, Any]:
     """A check whose parts found these figures; the others were skipped."""
@@ -465,7 +513,7 @@ def test_a_configuration_is_told_in_a_few_words() -> None:
 
 def test_published_results_are_in_the_index_each_under_a_name_of_its_own(tmp_path: Path) -> None:
     out, docs = tmp_path / "out", tmp_path / "docs"
-    conduct.write_json(out / "results.json", WHOLE)
+    write_json(out / "results.json", WHOLE)
     first, second = publish.publish(out, docs), publish.publish(out, docs)
     assert [first.name, second.name] == [
         "2026-11-30-nvidia-h200.md",
@@ -478,8 +526,68 @@ def test_published_results_are_in_the_index_each_under_a_name_of_its_own(tmp_pat
     assert "not yet run on hardware" not in index
 
 
+SOMEONES = {
+    "{out}/work/outputs/server.log": "OUT/work/outputs/server.log",
+    "ready in {cache}/server/py311": "ready in CACHE/server/py311",
+    "{home}/.venv/bin/python ended": "~/.venv/bin/python ended",
+    "{home}mate/x is another's": "…/x is another's",
+    "asked gpu-17.example.org, which is gpu-17": "asked HOST, which is HOST",
+    "not gpu-171": "not gpu-171",
+    "/mnt/ann/x of another host, '/srv/ann/y'": "…/x of another host, '…/y'",
+    "24106 MB free in /dev/shm, /usr/local/bin/docker, 60 images/s": None,
+}
+"""What texts of a check may hold, and what is published of them: all of it, where it is None."""
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Path]:
+    """A host whose name is known, with a home and a cache of its own."""
+    folders = {name: tmp_path / "ann" / name for name in ("home", "cache", "out")}
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu-17.example.org")
+    monkeypatch.setenv("HOME", str(folders["home"]))
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(folders["cache"]))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    return folders
+
+
+@pytest.mark.parametrize("text", SOMEONES)
+def test_neither_the_host_nor_its_folders_are_published(
+    text: str, host: Mapping[str, Path]
+) -> None:
+    whole = results(curves={"notes": [text.format(**host)], "model": {"reason": text}})
+    found = places.shareable(whole, places.words(host["out"]))
+    expected = SOMEONES[text] or text
+    assert found["parts"]["curves"]["figures"]["notes"] == [expected]
+
+
+def test_what_is_published_names_no_host_in_any_of_its_files(
+    tmp_path: Path, host: Mapping[str, Path]
+) -> None:
+    told = {"doctor": [{"name": "x", "state": "ok", "detail": f"on gpu-17: {host['cache']}/a"}]}
+    whole = results(telemetry=told) | {"ended": f"stopped by {host['home']}"}
+    write_json(host["out"] / "results.json", whole)
+    publish.publish(host["out"], tmp_path / "docs")
+    for file in (tmp_path / "docs").iterdir():
+        assert "ann" not in file.read_text()
+        assert "gpu-17" not in file.read_text()
+
+
+def test_a_user_without_a_home_has_a_check_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert places.words(tmp_path)[str(tmp_path)] == "OUT"
+
+
+def test_what_is_measured_is_published_as_it_is(host: Mapping[str, Path]) -> None:
+    assert places.shareable(WHOLE, places.words(host["out"])) == WHOLE
+
+
 def test_an_index_without_a_gpu_says_so(tmp_path: Path) -> None:
-    conduct.write_json(tmp_path / "2026-11-30-cpu.json", WHOLE | {"device": "cpu"})
+    write_json(tmp_path / "2026-11-30-cpu.json", WHOLE | {"device": "cpu"})
     assert "not yet run on hardware" in publish.index(tmp_path)
 
 
