@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from autotune.adapters.triton import devices
@@ -23,15 +24,29 @@ from tests.runner_bench import study
 
 PORTS = Ports(http=1, grpc=2, metrics=3)
 TWO_WHOLE = {"0": "0", "GPU-a": "0", "1": "1", "GPU-b": "1"}
+SECOND = "GPU-00000000-0000-0000-0001-000000000000"
 SLICED = {"MIG-a": "0:0", "MIG-b": "0:1"}
 
 
 # ------------------------------------------------------------------------------- said to CUDA
-def test_pinned_gpus_are_told_to_cuda_in_nvmls_order() -> None:
+def test_pinned_gpus_are_told_to_cuda_by_what_it_numbers_no_other_way(nvml: FakeNvml) -> None:
+    nvml.set("gpus=2")
     assert devices.variables(["1", "GPU-a"]) == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": "1,GPU-a",
+        "CUDA_VISIBLE_DEVICES": f"{SECOND},GPU-a",
     }
+
+
+def test_a_pinned_gpu_behind_one_that_is_not_ours_is_told_by_its_uuid(nvml: FakeNvml) -> None:
+    nvml.set("gpus=2", f"nvmlDeviceGetHandleByIndex_v2.0={pynvml.NVML_ERROR_NO_PERMISSION}")
+    devices.refuse_missing(["1"])
+    assert devices.variables(["1"])["CUDA_VISIBLE_DEVICES"] == SECOND
+
+
+def test_a_pinned_slice_is_told_as_it_is_named(nvml: FakeNvml) -> None:
+    nvml.set("slices.0=2")
+    (uuid, _) = devices.names()
+    assert devices.variables([uuid])["CUDA_VISIBLE_DEVICES"] == uuid
 
 
 def test_without_pins_a_server_inherits_what_there_is() -> None:
@@ -57,7 +72,7 @@ def test_the_embedded_server_and_a_binary_are_started_with_the_pinned_gpus(
     ]
     for launcher in launchers:
         command = launcher.command(tmp_path, PORTS, {})
-        assert command.variables["CUDA_VISIBLE_DEVICES"] == "1"
+        assert command.variables["CUDA_VISIBLE_DEVICES"] == SECOND
 
 
 def _environment(folder: Path) -> ServerEnvironment:

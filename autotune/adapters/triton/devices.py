@@ -17,8 +17,12 @@ _ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def variables(devices: Sequence[str]) -> dict[str, str]:
-    """Environment variables of a server process that may use these alone; none for all."""
-    return {**_ORDER, VISIBLE: ",".join(devices)} if devices else {}
+    """Environment variables of a server process that may use these alone; none for all. By UUID:
+    NVML counts GPUs, too, that a control group keeps from this process, and CUDA does not."""
+    if not devices:
+        return {}
+    uuids = {index: uuid for uuid, index in _uuids(names()).items()}
+    return {**_ORDER, VISIBLE: ",".join(uuids.get(device, device) for device in devices)}
 
 
 def docker_arguments(devices: Sequence[str], gpus: str | None) -> list[str]:
