@@ -139,7 +139,7 @@ def test_where_models_run_apart_the_gpus_are_theirs_not_all_that_the_server_open
 
 def test_a_server_whose_models_compute_on_the_processor_alone_is_not_judged_by_its_gpus(nvml):
     nvml.set("gpus=2", f"users={OTHER}")
-    with pytest.raises(Unavailable, match="no process on a GPU"):
+    with pytest.raises(Unavailable, match="no model of the server has a process on a GPU"):
         Nvml(models_apart=True).open(OURS, ENDPOINT)
     assert nvml.begun == 0
 

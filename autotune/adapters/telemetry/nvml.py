@@ -49,19 +49,19 @@ class Nvml(Source):
     slices) that the server uses: NVML's ``utilization.gpu``, of a slice, which has none, GPM's.
     Memory: what is in use on those parts, by whomever.
 
-    Available only if the server runs on a GPU of this machine: a server that computes on the CPU of
-    a GPU host is not judged by an idle GPU. Inside a container or a virtual machine NVML may list
-    processes under ids that are not seen there: they are taken for the server's. Or it lists none:
-    then the device files that the server has open say which GPUs are its own. A note tells either.
+    Available only if the server runs on a GPU of this machine. Triton itself opens every GPU that
+    it sees, for its memory pools, whatever its models compute on. ``models_apart``: they run in
+    processes of their own, so that what the server's first process opens does not count, and one
+    that computes on the CPU of a GPU host is not judged by an idle GPU.
+
+    Inside a container or a virtual machine NVML may list processes under ids that are not seen
+    there: they are taken for the server's. Or it lists none: then the device files that the server
+    has open say which GPUs are its own. A note tells either.
 
     What cannot be read is unknown, and a note says why: ``gpm`` where the GPU, its driver or the
     rights do not allow its counters, ``nvml_<gauge>`` for each gauge, `LOST_GPU` for a GPU that
     went away during the window or since the one before. Power, energy and clocks of a slice are
     those of its whole GPU, and their source says so.
-
-    ``models_apart``: the models run in processes of their own, so that what the server's first
-    process opens is not theirs. Triton itself opens every GPU that it sees, for its memory pools,
-    whatever its models compute on.
     """
 
     name = "nvml"
@@ -170,7 +170,8 @@ class Nvml(Source):
             return both or hidden, "hidden from here: taken for the server's"
         if held and not any(on.values()):
             return held, "none are listed: the server's GPUs are those whose files it has open"
-        raise Unavailable(untold or "the server has no process on a GPU of this machine")
+        whose = "no model of the server has a" if self._models_apart else "the server has no"
+        raise Unavailable(untold or f"{whose} process on a GPU of this machine")
 
     def _open_counters(self) -> None:
         for part in self._parts:
