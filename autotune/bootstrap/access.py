@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
 
 from autotune.core.access import Identity, Role, Token
+from autotune.core.errors import InputRefused
 from autotune.service_ports import PromotionStore, TokenStore
 
 PREFIX = "at_"
 """By which a token is known for one where it should not be: in a log, in a repository."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _USED_EVERY_S = 60.0
 
 
@@ -61,6 +64,10 @@ def _whose(digest: str, tokens: Sequence[Token]) -> Token | None:
 
 def add_token(store: TokenStore, audit: PromotionStore, name: str, role: Role, *, by: str) -> str:
     """Make a token and return its secret, which is not kept: only its digest is."""
+    if not _NAME.fullmatch(name):
+        raise InputRefused(
+            "a token's name is up to 100 plain letters, digits and . _ @ -", value=name
+        )
     secret = PREFIX + secrets.token_urlsafe(32)
     store.add(name, role, digest_of(secret))
     audit.note(by, "token add", name, detail={"role": str(role)})

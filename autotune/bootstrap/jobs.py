@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from autotune.adapters import machine
-from autotune.core.jobs import Job, JobState
+from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.study import Study
 from autotune.service_ports import JobStore, PromotionStore
+from autotune.studyfile import read_definition
 
 
 def devices_of(study: Study) -> tuple[str, ...]:
@@ -16,6 +18,20 @@ def devices_of(study: Study) -> tuple[str, ...]:
     host = machine.describe()["host"]
     remote = (study.server.grpc,) if study.server.grpc is not None else ()
     return (f"{host}/cpu", *(f"{host}/{device}" for device in study.server.devices), *remote)
+
+
+def submit_study(store: JobStore, definition: Mapping[str, Any], *, by: str) -> Job:
+    """Queue a study by its whole definition, as studies are stored."""
+    study = read_definition(definition)
+    payload = {"definition": dict(study.definition)}
+    job_id = store.submit(JobKind.STUDY, study.name, payload, devices=devices_of(study), by=by)
+    return store.job(job_id)
+
+
+def folder_name(job: Job) -> str:
+    """Of what a job leaves below the service's folder. The number alone would meet that of another
+    database's job."""
+    return f"job-{job.id}-{job.created_at:.0f}"
 
 
 class Jobs:

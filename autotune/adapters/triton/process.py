@@ -63,6 +63,21 @@ class ChildProcess:
     def running(self) -> bool:
         return self._guard.poll() is None
 
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended within so many seconds."""
+        try:
+            self._guard.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    @property
+    def exit_status(self) -> int | None:
+        """As a shell gives it: 128 more than the signal's number for one that a signal ended; None
+        while it is running."""
+        code = self._guard.poll()
+        return code if code is None or code >= 0 else 128 - code
+
     def ending(self) -> str:
         """How it ended, in words; "is running" while it has not."""
         code = self._guard.poll()

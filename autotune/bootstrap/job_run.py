@@ -1,0 +1,136 @@
+"""What a job does, in a process of its own: ``autotune job ID``, begun by a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.adapters import machine
+from autotune.bootstrap.job_progress import told
+from autotune.bootstrap.jobs import folder_name
+from autotune.bootstrap.nightly import run_night
+from autotune.bootstrap.promotions import promote_now, roll_back_now
+from autotune.bootstrap.session import StudySession
+from autotune.bootstrap.stored import HARDWARE
+from autotune.bootstrap.worker import LATER
+from autotune.core.errors import AutotuneError, MachineBusy
+from autotune.core.jobs import Job, JobKind
+from autotune.core.promotions import Promotion, PromotionState
+from autotune.core.records import StudyRecord, StudyState
+from autotune.core.study import Study
+from autotune.ports import ProgressListener, TrialStore
+from autotune.settings import Settings
+from autotune.studyfile import read_definition
+from storage.service import ServiceStore
+
+DONE, NO_CANDIDATE = 0, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    job: Job
+    store: ServiceStore
+    db: str
+    out: Path
+    listen: ProgressListener
+
+    def began(self, study_id: int) -> None:
+        self.store.jobs.set_study(self.job.id, study_id)
+
+
+def run_job(job_id: int, *, db: str, say: Callable[[str], None]) -> int:
+    """Do it, and say by the exit status what it came to: `LATER` where this machine is busy with
+    another study. ``say`` is told why, in that case. Whether the job is the caller's is the
+    caller's to know."""
+    settings = Settings.from_environment()
+    with closing(ServiceStore(db, create=False)) as store:
+        job = store.jobs.job(job_id)
+        with told(lambda progress: store.jobs.set_progress(job_id, progress)) as listen:
+            work = _Work(
+                job=job,
+                store=store,
+                db=db,
+                out=settings.service_dir / "exports" / folder_name(job),
+                listen=listen,
+            )
+            try:
+                return _DOING[job.kind](work)
+            except MachineBusy as exc:
+                say(str(exc))
+                return LATER
+
+
+# -------------------------------------------------------------------------------------- studies
+def _study(work: _Work) -> int:
+    study = read_definition(work.job.payload["definition"])
+    begun = _begun(work.store.trials, work.job, study)
+    if begun is not None and begun.state is StudyState.DONE:  # its process died just after
+        decided = work.store.trials.decision(begun.id)
+        return DONE if decided is not None and decided.exported_to is not None else NO_CANDIDATE
+    with StudySession.open(
+        study, db=work.db, out=work.out, resume=begun is not None, listen=work.listen
+    ) as session:
+        work.began(session.runner.study_id)
+        answer = session.run()
+    return DONE if answer.exported_to is not None else NO_CANDIDATE
+
+
+def _begun(store: TrialStore, job: Job, study: Study) -> StudyRecord | None:
+    """The run that an earlier attempt at the job left, if it can be gone on with: nobody has run a
+    study of that name since, and it was this machine that measured it."""
+    if job.study_id is None:
+        return None
+    latest = next((run for run in store.studies() if run.name == study.name), None)
+    if latest is None or latest.id != job.study_id or latest.digest != study.digest:
+        return None
+    there, here = latest.environment or {}, machine.describe()
+    same = all(there[key] == here.get(key) for key in HARDWARE if key in there)
+    return latest if same else None
+
+
+# ----------------------------------------------------------------------------- nights, promotions
+def _night(work: _Work) -> int:
+    run_night(
+        work.job.payload["run"],
+        db=work.db,
+        out=work.out,
+        by=work.job.created_by,
+        listen=work.listen,
+        started=work.began,
+    )
+    return DONE
+
+
+def _promotion(work: _Work) -> int:
+    promotion_id = work.job.payload["promotion"]
+    promotion = promote_now(work.store, promotion_id, by=work.job.created_by, listen=work.listen)
+    return _as_wanted(promotion, PromotionState.DONE)
+
+
+def _rollback(work: _Work) -> int:
+    promotion = roll_back_now(
+        work.store,
+        work.job.payload["promotion"],
+        by=work.job.created_by,
+        why=work.job.payload.get("why", ""),
+        listen=work.listen,
+    )
+    return _as_wanted(promotion, PromotionState.ROLLED_BACK)
+
+
+def _as_wanted(promotion: Promotion, state: PromotionState) -> int:
+    if promotion.state is not state:
+        raise AutotuneError(
+            f"promotion {promotion.id} is {promotion.state}", value=promotion.reason or None
+        )
+    return DONE
+
+
+_DOING: Mapping[JobKind, Callable[[_Work], int]] = {
+    JobKind.STUDY: _study,
+    JobKind.NIGHTLY: _night,
+    JobKind.PROMOTE: _promotion,
+    JobKind.ROLLBACK: _rollback,
+}

@@ -1,0 +1,248 @@
+"""Takes jobs from the queue and has each done by a process of its own, whose crash is its own.
+
+One lane takes the jobs that need devices, another those that need none. A job is this worker's as
+long as its lease is renewed: when it is lost, to a database that does not answer or to another
+worker, the job's process is ended.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from autotune.adapters import machine
+from autotune.adapters.triton.process import ChildProcess, Command
+from autotune.bootstrap.bench import lock_name
+from autotune.bootstrap.jobs import folder_name
+from autotune.core.errors import AutotuneError
+from autotune.core.jobs import Job, JobState
+from autotune.service_ports import JobStore
+
+LATER = 75
+"""The exit status of a job that cannot be done now and is to be tried again (EX_TEMPFAIL)."""
+DONE = (0, 3)
+"""A study that found no candidate which meets its SLA has done its work."""
+GRACE_S = 60.0
+_LOOK_S = 0.2
+_LOG_LINES = 15
+_LONGEST = 2000
+
+log = structlog.get_logger("autotune.worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """In seconds: a lease's length, between its renewals, between looks into an empty queue, before
+    a job that could not be done now is tried again, and between asking a job to end and ending
+    it."""
+
+    lease_s: float = 30.0
+    beat_s: float = 5.0
+    poll_s: float = 1.0
+    later_s: float = 15.0
+    grace_s: float = GRACE_S
+
+
+def job_command(job: Job, db: str) -> Command:
+    """The database goes by the environment: every user of the machine can read command lines. The
+    key of the service's sessions does not go along to the models that a job loads."""
+    argv = [sys.executable, "-m", "autotune", "job", str(job.id)]
+    return Command(argv=argv, variables={"AUTOTUNE_DB": db, "AUTOTUNE_SECRET_KEY": ""})
+
+
+def someone_measures() -> bool:
+    """Whether a study holds this machine, whoever runs it. (Asking does not take the lock.)"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(lock_name())
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+class Worker:
+    """``command`` says how a job is done; ``logs`` receives a file for each job; ``ended`` is told
+    of each that has ended for good; ``occupied`` says whether nothing can be measured now. `start`
+    returns at once, `stop` when every job has ended or was put back into the queue."""
+
+    def __init__(  # noqa: PLR0913 - a queue, how jobs are done, and who hears of it
+        self,
+        store: JobStore,
+        *,
+        command: Callable[[Job], Command],
+        logs: Path,
+        ended: Callable[[Job], None],
+        timing: Timing | None = None,
+        occupied: Callable[[], bool] = someone_measures,
+    ) -> None:
+        timing = timing or Timing()
+        self._stopping = threading.Event()
+        here = f"{platform.node()}/{machine.process_identity()}"
+        self._lanes = [
+            _Lane(
+                store=store,
+                owner=f"{here}/{name}",
+                measuring=measuring,
+                command=command,
+                logs=logs,
+                ended=ended,
+                timing=timing,
+                occupied=occupied,
+                stopping=self._stopping,
+            )
+            for name, measuring in (("measuring", True), ("plain", False))
+        ]
+        self._threads = [
+            threading.Thread(target=lane.run, name=f"worker {lane.owner}", daemon=True)
+            for lane in self._lanes
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lane:
+    """One job at a time."""
+
+    store: JobStore
+    owner: str
+    measuring: bool
+    command: Callable[[Job], Command]
+    logs: Path
+    ended: Callable[[Job], None]
+    timing: Timing
+    occupied: Callable[[], bool]
+    stopping: threading.Event
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                wait_s = self._next()
+            except (AutotuneError, OSError) as exc:
+                log.warning("worker cannot work now", why=str(exc))
+                wait_s = self.timing.later_s
+            self.stopping.wait(wait_s)
+
+    def _next(self) -> float:
+        """Do a job, if there is one; says how many seconds to wait before the next."""
+        if self.measuring and self.occupied():
+            return self.timing.poll_s
+        job = self.store.claim(self.owner, ttl_s=self.timing.lease_s, measuring=self.measuring)
+        if job is None:
+            return self.timing.poll_s
+        log.info("job begins", job=job.id, kind=str(job.kind), attempt=job.attempt)
+        state = _Run(lane=self, job=job).carry_out()
+        return self.timing.later_s if state is JobState.QUEUED else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """A job under way. ``over`` tells the heartbeat that it has ended."""
+
+    lane: _Lane
+    job: Job
+    held: bool = True
+    cancel: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def carry_out(self) -> JobState | None:
+        """The state that it was left in; None where it was lost to someone else."""
+        heart = threading.Thread(target=self._beat, name=f"lease of job {self.job.id}", daemon=True)
+        heart.start()
+        try:
+            state, reason, exit_code = self._done()
+        finally:
+            self.over.set()
+            heart.join()
+        return self._leave(state, reason, exit_code)
+
+    def _done(self) -> tuple[JobState, str, int | None]:
+        output = self.lane.logs / f"{folder_name(self.job)}.log"
+        before = output.stat().st_size if output.exists() else 0
+        try:
+            child = ChildProcess(
+                self.lane.command(self.job), log=output, grace_s=self.lane.timing.grace_s
+            )
+        except OSError as exc:
+            return JobState.FAILED, f"its process could not be begun: {exc}", None
+        self._attend(child)
+        state, reason = self._outcome(child, _last_words(output, before))
+        return state, reason, child.exit_status
+
+    def _attend(self, child: ChildProcess) -> None:
+        while not child.wait(_LOOK_S):
+            if not self.held or self.cancel or self.lane.stopping.is_set():
+                child.close()
+
+    def _beat(self) -> None:
+        """Until the job is over, or not this worker's any more: that is so when another has it, and
+        when the lease may have run out unrenewed."""
+        good_until = time.monotonic() + self.lane.timing.lease_s
+        while not self.over.wait(self.lane.timing.beat_s):
+            asked = time.monotonic()
+            try:
+                beat = self.lane.store.beat(
+                    self.lane.owner, self.job.id, ttl_s=self.lane.timing.lease_s
+                )
+            except AutotuneError as exc:
+                log.warning("lease not renewed", job=self.job.id, why=str(exc))
+                self.held = time.monotonic() < good_until
+            else:
+                good_until = asked + self.lane.timing.lease_s
+                self.held, self.cancel = beat.held, beat.cancel
+            if not self.held:
+                return
+
+    def _outcome(self, child: ChildProcess, last_words: str) -> tuple[JobState, str]:
+        if child.exit_status in DONE:
+            met = child.exit_status == 0
+            return JobState.DONE, "" if met else "no candidate meets the SLA"
+        if not self.held:
+            return JobState.QUEUED, "its worker could not renew its lease"
+        if self.cancel:
+            return JobState.CANCELLED, "cancelled while it ran"
+        if self.lane.stopping.is_set():
+            return JobState.QUEUED, "the service was stopped; it goes on with the next one"
+        if child.exit_status == LATER:
+            return JobState.QUEUED, last_words or "it cannot be done now"
+        return JobState.FAILED, last_words or f"its process {child.ending()}"
+
+    def _leave(self, state: JobState, reason: str, exit_code: int | None) -> JobState | None:
+        told = log.bind(job=self.job.id, exit_code=exit_code)
+        if not self.lane.store.end(
+            self.job.id, self.lane.owner, state, reason=reason, exit_code=exit_code
+        ):
+            told.warning("job lost: another worker has it")
+            return None
+        told.info("job ends", state=str(state), reason=reason)
+        if state is not JobState.QUEUED:
+            self.lane.ended(self.lane.store.job(self.job.id))
+        return state
+
+
+def _last_words(output: Path, since: int) -> str:
+    """The last lines that a job's process wrote after the first ``since`` bytes."""
+    with output.open("rb") as stream:
+        stream.seek(since)
+        lines = deque(stream, maxlen=_LOG_LINES)
+    words = b"".join(lines).decode(errors="replace").strip()
+    return words.removeprefix("autotune: ")[-_LONGEST:]
