@@ -51,6 +51,13 @@ class Search(Protocol):
     def tell(self, candidate: Candidate, outcome: TrialOutcome) -> None:
         """Learn a trial's outcome; also called with the stored trials when a study is resumed."""
 
+    def recall(
+        self, known: Sequence[tuple[Candidate, TrialOutcome]], first: Sequence[Candidate]
+    ) -> None:
+        """Take what earlier studies measured for prior knowledge, before anything is asked: none of
+        it is a trial of this study, and each may be suggested again. Those of the ``first`` that
+        the space holds are asked for in their order, right after the configuration in service."""
+
 
 # ------------------------------------------------------------------------------------- server
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -319,9 +319,18 @@ class ListSearch:
 
     candidates: Sequence[Candidate]
     told: dict[str, TrialOutcome] = field(default_factory=dict)
+    recalled: list[tuple[Candidate, TrialOutcome]] = field(default_factory=list)
 
     def ask(self) -> Candidate | None:
         return next((c for c in self.candidates if c.key not in self.told), None)
+
+    def recall(
+        self, known: Sequence[tuple[Candidate, TrialOutcome]], first: Sequence[Candidate]
+    ) -> None:
+        """What is to come first does, after the first of its own."""
+        self.recalled += known
+        head, *rest = self.candidates
+        self.candidates = list(dict.fromkeys([head, *first, *rest]))
 
     def tell(self, candidate: Candidate, outcome: TrialOutcome) -> None:
         assert all(value is None or math.isfinite(value) for value in outcome.values)

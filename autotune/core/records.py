@@ -9,6 +9,12 @@ from typing import Any
 
 PLANNED = "planned"
 """The key of a study's environment that tells how many candidates there were to try."""
+HELD = "held"
+"""… why a night's study ended with the champion's trial: it still wins."""
+CUT = "cut_to_minutes"
+"""… how many minutes there were, where a maintenance window left fewer than the budget has."""
+FOUND = "found_in_service"
+"""… the configuration that the model was found with, where trial 0 is another, the champion."""
 
 
 class StudyState(StrEnum):

@@ -17,7 +17,7 @@ from autotune.core.intervals import Interval
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.memory import cannot_fit, ran_out
 from autotune.core.model_interface import ModelInterface, Sample
-from autotune.core.records import PLANNED, StudyState
+from autotune.core.records import FOUND, HELD, PLANNED, DecisionRecord, StudyState
 from autotune.core.sla import judge
 from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState, numbered
@@ -55,12 +55,22 @@ RESERVE = 0.4
 """The largest share of the budget's minutes that is kept for what follows the search."""
 
 
+def _never(_: Trial) -> str | None:
+    return None
+
+
 @dataclass(slots=True, kw_only=True)
 class StudyRunner:
     """One run of one study. ``out`` receives the export; ``work`` is scratch on the same disk.
     ``planned`` is how many candidates there are to try: as many as the budget of trials, or all
     that there are, which is what the space ``holds`` (None: more than can be counted). ``variants``
-    is what came of those that the space asks for, before any of them is served."""
+    is what came of those that the space asks for, before any of them is served.
+
+    ``baseline`` becomes trial 0. ``found`` is the configuration that the model was found with,
+    where that is another (None: it is the same); accuracy is told against what it answers.
+    ``known`` are trials of earlier studies, for the search to learn from, of which ``first`` come
+    right after trial 0. ``stop_after`` is asked once after each trial whether the study ends with
+    it, and says why: it then ends without finals, confirmation and export."""
 
     study: Study
     study_id: int
@@ -85,6 +95,10 @@ class StudyRunner:
     variants: Sequence[VariantRecord] = ()
     search_log: Path | None = None
     warnings: tuple[str, ...] = ()
+    found: Candidate | None = None
+    known: Sequence[Trial] = ()
+    first: Sequence[Candidate] = ()
+    stop_after: Callable[[Trial], str | None] = _never
     _began: float = field(default=0.0, init=False)
     _before_s: float = field(default=0.0, init=False)
     _load_before_s: float = field(default=0.0, init=False)
@@ -93,6 +107,7 @@ class StudyRunner:
     _measured_s: list[float] = field(default_factory=list, init=False)
     _decided: Decision | None = field(default=None, init=False)
     _warned: list[str] = field(default_factory=list, init=False)
+    _held: bool = field(default=False, init=False)
     _answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +117,7 @@ class StudyRunner:
             store=self.store,
             check=self.check,
             gate=self.gate,
-            in_service=self.baseline,
+            in_service=self.found or self.baseline,
         )
 
     def run(self) -> Answer:
@@ -113,6 +128,8 @@ class StudyRunner:
             self._resume()
             self._prepare()
             stopped_because = self._search()
+            if self._held:
+                return self._hold(stopped_because)
             return self._conclude(stopped_because)
         except KeyboardInterrupt as exc:
             self._end(StudyState.INTERRUPTED, str(exc) or "interrupted")
@@ -131,10 +148,13 @@ class StudyRunner:
         before = self.store.study(str(self.study_id)).environment or {}
         self._warned = list(dict.fromkeys((*self.warnings, *before.get("warnings", ()))))
         told = {**before, **self.environment(), PLANNED: self.planned}
+        if self.found is not None:
+            told[FOUND] = self.found.to_json()
         self.store.set_environment(self.study_id, told)
         if self.variants:
             stored = self.store.variants(self.study_id)
             self.store.set_variants(self.study_id, _with_served(self.variants, stored))
+        self.search.recall([(t.candidate, self._outcome(t)) for t in self.known], self.first)
         for trial in self.store.trials(self.study_id):
             if trial.state is TrialState.RUNNING:
                 continue
@@ -164,7 +184,10 @@ class StudyRunner:
         self._say("check", compared)
         if self.gate is not None:
             self._say("check", "asking for the answers that accuracy is measured by")
+            if self.found is not None:
+                self.server.apply(self.found)
             self._answers.ask_source(self.server)
+        found = {} if self.found is None else {FOUND: self.found.to_json()}
         self.store.set_environment(
             self.study_id,
             {
@@ -174,6 +197,7 @@ class StudyRunner:
                 "warnings": self._warned,
                 "instances_at_start": applied.instances,
                 PLANNED: self.planned,
+                **found,
             },
         )
 
@@ -181,6 +205,10 @@ class StudyRunner:
     def _search(self) -> str:
         budget = self.study.budget
         while True:
+            enough = self.stop_after(self._trials[-1]) if self._trials else None
+            if enough is not None:
+                self._held = True
+                return enough
             if self._counted() >= budget.trials:
                 return f"the budget is used up: trials: {budget.trials}"
             if self._trials and self._spent_s() + self._still_s(1) > budget.minutes * 60:
@@ -305,6 +333,25 @@ class StudyRunner:
         )
 
     # -------------------------------------------------------------------------------- conclude
+    def _hold(self, why: str) -> Answer:
+        """End with what was measured: nothing is compared, confirmed or exported."""
+        self._plan(len(self._trials))
+        self._note({HELD: why})
+        decision = self._decision()
+        self.store.add_decision(
+            DecisionRecord(
+                study_id=self.study_id,
+                taken_at=self.clock.now(),
+                rule=self.study.pick,
+                pick=decision.pick,
+                detail=decision.to_json(),
+            )
+        )
+        self.server.close()
+        self._end(StudyState.DONE, why)
+        self._say("done", why)
+        return self._answer(self._trials, decision, why)
+
     def _conclude(self, stopped_because: str) -> Answer:
         finals = Finals(
             study=self.study,
@@ -344,17 +391,20 @@ class StudyRunner:
         self._trials = list(settled.trials)
         self._decided = settled.decision
         self._say("done", why)
+        answer = self._answer(settled.trials, settled.decision, why)
+        return replace(answer, exported_to=settled.exported_to, report=settled.report)
+
+    def _answer(self, trials: Sequence[Trial], decision: Decision, why: str) -> Answer:
         return Answer(
             study=self.study,
             record=self.store.study(str(self.study_id)),
-            trials=settled.trials,
-            decision=settled.decision,
-            exported_to=settled.exported_to,
+            trials=trials,
+            decision=decision,
+            exported_to=None,
             stopped_because=why,
             wall_s=self.clock.monotonic() - self._began,
             load_s=self._load_s(),
             warnings=tuple(self._warned),
-            report=settled.report,
             search_log=self.search_log,
             variants=self.store.variants(self.study_id),
         )

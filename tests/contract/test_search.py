@@ -171,6 +171,42 @@ def test_a_history_from_elsewhere_is_taken_in_before_the_first_question(make):
     assert foreign not in walk(search)
 
 
+def recalled(search: Search, *candidates: Candidate, first=()) -> Search:
+    search.recall([(candidate, outcome(candidate)) for candidate in candidates], first)
+    return search
+
+
+def some(count: int) -> list[Candidate]:
+    return [c for c in SPACE.candidates() if SPACE.pruned(c, CORES) is None][3 : 3 + count]
+
+
+def test_what_earlier_studies_measured_is_no_trial_and_is_suggested_all_the_same(make):
+    search = recalled(make(), *some(10))
+    assert search.ask() == BASELINE
+    assert set(walk(search)[1:]) == payable() - {SPACE.project(BASELINE)}
+
+
+def test_what_is_to_come_first_does_right_after_the_configuration_in_service(make):
+    first = some(3)[::-1]
+    search = recalled(make(), *some(10), first=first)
+    assert walk(search, most=4) == [BASELINE, *first]
+
+
+def test_nothing_outside_the_space_or_ruled_out_is_asked_first(make):
+    odd = Candidate({"max_batch_size": 96, "instances": 1, "queue_delay_us": 0})
+    ruled_out = Candidate({"max_batch_size": 1, "instances": 6})
+    search = recalled(make(), first=[odd, ruled_out, BASELINE, *some(1)])
+    assert walk(search, most=2) == [BASELINE, *some(1)]
+
+
+def test_a_resumed_search_that_had_something_recalled_goes_on_as_if_it_had_never_stopped(make):
+    whole = walk(recalled(make(), *some(10), first=some(2)), most=12)
+    resumed = recalled(make(), *some(10), first=some(2))
+    for candidate in whole[:5]:
+        resumed.tell(candidate, outcome(candidate))
+    assert walk(resumed, most=7) == whole[5:]
+
+
 def test_a_continuous_space_never_repeats_a_candidate(make):
     asked = walk(make(CONTINUOUS), most=30)
     assert len(set(asked)) == 30

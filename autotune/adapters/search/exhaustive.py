@@ -35,16 +35,19 @@ class _Plain:
 
     def ask(self) -> Candidate | None:
         """The next candidate that has not been told yet, or None when none is left."""
-        history = self._history
-        if history.baseline not in history.told:
-            return history.baseline
-        return self._next()
+        ordered = self._history.ordered()
+        return self._next() if ordered is None else ordered
 
     def _next(self) -> Candidate | None:
         raise NotImplementedError
 
     def tell(self, candidate: Candidate, outcome: TrialOutcome) -> None:
         self._history.tell(candidate, outcome)
+
+    def recall(
+        self, known: Sequence[tuple[Candidate, TrialOutcome]], first: Sequence[Candidate]
+    ) -> None:
+        self._history.recall(known, first)
 
 
 class GridSearch(_Plain):

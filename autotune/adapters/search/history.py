@@ -19,9 +19,9 @@ LISTED = 100_000
 
 
 class SearchHistory:
-    """A search's memory. What it suggests next depends only on the seed and on what was told, in
-    its order: a search that is resumed from stored trials goes on as if it had never stopped, and
-    one that is asked twice without being told gives the same answer twice.
+    """A search's memory. What it suggests next depends only on the seed, on what was recalled, and
+    on what was told, in its order: a search that is resumed from stored trials goes on as if it had
+    never stopped, and one that is asked twice without being told gives the same answer twice.
 
     The first suggestion is ``baseline``, the configuration in service, even where it lies outside
     the space or a prune rule would take it out. A candidate of the space to which the baseline
@@ -43,6 +43,8 @@ class SearchHistory:
         self.seed = seed
         self.cores = cores
         self.told: dict[Candidate, TrialOutcome] = {}
+        self.prior: dict[Candidate, TrialOutcome] = {}
+        self.first: tuple[Candidate, ...] = ()
         self._taken: set[Candidate] = set()
 
     @property
@@ -59,6 +61,25 @@ class SearchHistory:
         projected = self.space.project(candidate)
         if projected is not None:
             self._taken.add(projected)
+
+    def recall(
+        self, known: Sequence[tuple[Candidate, TrialOutcome]], first: Sequence[Candidate]
+    ) -> None:
+        """Prior knowledge: of a candidate that was measured more than once the last outcome."""
+        self.prior = dict(known)
+        self.first = tuple(each for each in first if self.space.contains(each))
+
+    def ordered(self) -> Candidate | None:
+        """What is suggested whatever the search is like: the baseline, then what is to be asked
+        first; None once all of that was told."""
+        if self.baseline not in self.told:
+            return self.baseline
+        return next(filter(self.open, self.first), None)
+
+    def known(self) -> dict[Candidate, TrialOutcome]:
+        """All outcomes to learn from: the prior ones first, less what has been told since."""
+        prior = {each: known for each, known in self.prior.items() if each not in self.told}
+        return {**prior, **self.told}
 
     def open(self, candidate: Candidate) -> bool:
         """Whether the candidate may be suggested: neither told nor ruled out."""

@@ -98,8 +98,9 @@ class OptunaSearch:
     def ask(self) -> Candidate | None:
         """The most promising candidate that has not been told, or None when none is left."""
         history = self._history
-        if history.baseline not in history.told:
-            return history.baseline
+        ordered = history.ordered()
+        if ordered is not None:
+            return ordered
         if history.first_open() is None:
             return history.draw(history.rng())
         study = self._study()
@@ -118,6 +119,12 @@ class OptunaSearch:
         if self._mirror is not None:
             self._mirror.write(self._history.told, self._constraints)
 
+    def recall(
+        self, known: Sequence[tuple[Candidate, TrialOutcome]], first: Sequence[Candidate]
+    ) -> None:
+        """It is told to the sampler; the dashboard's file shows this study's trials alone."""
+        self._history.recall(known, first)
+
     def _study(self) -> optuna.Study:
         known = self._known_objectives()
         directions = [
@@ -134,7 +141,7 @@ class OptunaSearch:
         places = [place for place, _ in known]
         study.add_trials([
             self._frozen(candidate, outcome, places, worst)
-            for candidate, outcome in self._history.told.items()
+            for candidate, outcome in self._history.known().items()
         ])  # fmt: skip
         return study
 
@@ -174,7 +181,7 @@ class OptunaSearch:
         ]
 
     def _seen(self, place: int) -> list[float]:
-        ok = (o for o in self._history.told.values() if o.state is TrialState.OK)
+        ok = (o for o in self._history.known().values() if o.state is TrialState.OK)
         return [value for o in ok if (value := o.values[place]) is not None]
 
     def _worst(self, place: int, objective: Objective) -> float:

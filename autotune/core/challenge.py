@@ -1,0 +1,166 @@
+"""Whether a challenger takes the champion's place.
+
+It does for one of three grounds, each of them enough:
+
+- *better*: a metric of the paired runs is better by the margin at least, its interval clear of
+  zero, and none is worse;
+- *cheaper*: it takes fewer instances, or as many and less memory, by the margin at least, and no
+  metric of the paired runs is worse;
+- *sla*: the champion misses the SLA beyond doubt, and the challenger meets it.
+
+Whatever the ground, it must meet the SLA beyond doubt, in the paired runs too, and have been
+confirmed from its exported files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from autotune.core.comparison import Comparison, Relation
+from autotune.core.judged import MEMORY_BUCKET, Judged, objection
+from autotune.core.measurement import METRICS, Purpose, label
+from autotune.core.sla import Outcome, Sla, judge_together
+from autotune.core.wording import change_span, percent
+
+
+class Ground(StrEnum):
+    BETTER = "better"
+    CHEAPER = "cheaper"
+    SLA = "sla"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``ground`` is why the challenger is to be promoted; None: it is not. ``reasons`` are
+    sentences for people, the deciding one first."""
+
+    ground: Ground | None
+    reasons: tuple[str, ...]
+
+    @property
+    def promoted(self) -> bool:
+        return self.ground is not None
+
+    @property
+    def words(self) -> str:
+        return self.reasons[0]
+
+    def to_json(self) -> dict[str, Any]:
+        ground = None if self.ground is None else str(self.ground)
+        return {"promoted": self.promoted, "ground": ground, "reasons": list(self.reasons)}
+
+
+def judge_challenge(
+    champion: Judged | None,
+    challenger: Judged,
+    comparisons: Sequence[Comparison],
+    *,
+    margin: float,
+    sla: Sla,
+) -> Verdict:
+    """``comparisons`` are of the two, from interleaved runs. ``champion`` None: it failed under
+    load, and nothing is known of it but that."""
+    turned = [each if each.second == challenger.number else each.turned() for each in comparisons]
+    told = (*map(_words, turned), *_cost_words(champion, challenger))
+    against = _against(challenger, sla)
+    if against:
+        return Verdict(ground=None, reasons=(against, *told))
+    found = _ground(champion, challenger, turned, margin, sla)
+    if found is None:
+        return Verdict(ground=None, reasons=(_why_not(turned, margin), *told))
+    ground, why = found
+    return Verdict(ground=ground, reasons=(why, *told))
+
+
+def _against(challenger: Judged, sla: Sla) -> str:
+    """What rules it out, whatever it gains; empty if nothing does."""
+    if not challenger.meets:
+        return "the challenger does not meet the SLA beyond doubt"
+    if challenger.confirmation is None:
+        return "the challenger was not confirmed from its exported files"
+    paired = challenger.trial.of(Purpose.COMPARE)
+    if paired and objection(judge_together(paired, sla)) is not Outcome.MEETS:
+        return "the challenger did not meet the SLA in the paired runs"
+    return ""
+
+
+def _ground(
+    champion: Judged | None,
+    challenger: Judged,
+    comparisons: Sequence[Comparison],
+    margin: float,
+    sla: Sla,
+) -> tuple[Ground, str] | None:
+    if champion is None:
+        return Ground.SLA, "the champion fails under load, and the challenger meets the SLA"
+    if _misses(champion, sla):
+        return Ground.SLA, "the champion misses the SLA beyond doubt, and the challenger meets it"
+    if any(each.relation is Relation.WORSE for each in comparisons):
+        return None
+    better = [each for each in comparisons if _better_by(each) >= margin and _better(each)]
+    if better:
+        most = max(better, key=_better_by)
+        return Ground.BETTER, f"{_words(most)}: better by the margin of {margin:.0%} at least"
+    saved, words = _cheaper_by(champion, challenger)
+    if comparisons and saved > 0 and saved >= margin:
+        return Ground.CHEAPER, f"{words}: cheaper by the margin of {margin:.0%} at least"
+    return None
+
+
+def _misses(champion: Judged, sla: Sla) -> bool:
+    """In its evidence beyond doubt, and in the paired runs not otherwise."""
+    if champion.verdict.outcome is not Outcome.MISSES:
+        return False
+    paired = champion.trial.of(Purpose.COMPARE)
+    return not paired or judge_together(paired, sla).outcome is not Outcome.MEETS
+
+
+def _why_not(comparisons: Sequence[Comparison], margin: float) -> str:
+    if not comparisons:
+        return "the challenger could not be compared with the champion"
+    worse = [each for each in comparisons if each.relation is Relation.WORSE]
+    if worse:
+        return f"the challenger is worse: {_words(worse[0])}"
+    return f"the challenger is neither better nor cheaper by the margin of {margin:.0%}"
+
+
+def _better(comparison: Comparison) -> bool:
+    return comparison.relation is Relation.BETTER
+
+
+def _better_by(comparison: Comparison) -> float:
+    """The relative change, above 0 where it is to the better."""
+    maximize = METRICS[comparison.metric].maximize
+    return comparison.effect if maximize else -comparison.effect
+
+
+def _words(comparison: Comparison) -> str:
+    """``p95 −12.0% (−15.1% to −8.7%; 6 pairs of runs)``; what is a tie is called so."""
+    tie = ", a tie" if comparison.relation is Relation.TIE else ""
+    return (
+        f"{label(comparison.metric)} {percent(comparison.effect)}{tie}"
+        f" ({change_span(comparison.interval)}; {comparison.pairs} pairs of runs)"
+    )
+
+
+# ---------------------------------------------------------------------------------------- the cost
+def _cheaper_by(champion: Judged, challenger: Judged) -> tuple[float, str]:
+    """The share of instances saved, or where they are as many, of memory; with the words for
+    it. Memory within a step is called equal (see `autotune.core.judged.MEMORY_BUCKET`)."""
+    before, after = champion.metric("instances"), challenger.metric("instances")
+    if before and after is not None and before != after:
+        return 1 - after / before, f"{after:g} instances instead of {before:g}"
+    held, holds = champion.metric("memory_mb"), challenger.metric("memory_mb")
+    if not held or not holds or held / holds < MEMORY_BUCKET:
+        return 0.0, ""
+    return 1 - holds / held, f"{holds:,.0f} MB of memory instead of {held:,.0f} MB"
+
+
+def _cost_words(champion: Judged | None, challenger: Judged) -> tuple[str, ...]:
+    if champion is None:
+        return ()
+    saved, words = _cheaper_by(champion, challenger)
+    return (words,) if saved else ()
