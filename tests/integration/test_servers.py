@@ -79,6 +79,15 @@ def test_the_server_answers_as_the_model_does(shared: LocalServer) -> None:
     np.testing.assert_array_equal(ask(shared, row), row * 2)
 
 
+def test_triton_comes_first_and_its_models_run_in_processes_of_their_own(
+    shared: LocalServer,
+) -> None:
+    """Telemetry goes by that: what Triton itself opens of GPUs is no model's."""
+    triton, *models = (psutil.Process(pid).name() for pid in shared.pids())
+    assert triton == "tritonserver"
+    assert {name[:13] for name in models} == {"triton_python"}
+
+
 def test_an_override_is_applied_without_a_restart(shared: LocalServer) -> None:
     shared.apply(PLAIN)
     server = shared.pids()[0]
