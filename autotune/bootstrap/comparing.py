@@ -14,15 +14,17 @@ from autotune.bootstrap.bench import (
     set_up,
     with_variants,
 )
+from autotune.bootstrap.recorded import machine_here
 from autotune.bootstrap.stored import StoredStudy, open_store, refuse_other_machine
 from autotune.core.comparison import Comparison
 from autotune.core.errors import InputRefused
-from autotune.core.records import StudyRecord
+from autotune.core.records import FOUND, StudyRecord
 from autotune.core.study import Study
 from autotune.core.trial import Trial, numbered
 from autotune.ports import ProgressListener
 from autotune.settings import Settings
 from autotune.tuner.compare import ComparisonRunner
+from search_spaces.candidate import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ def compare_stored(
         stored = StoredStudy.load(store, reference)
         pair = _pair(stored, numbers)
         stack.enter_context(alone())
-        refuse_other_machine(stored.record, machine.describe())
+        refuse_other_machine(stored.record, machine_here())
         study = replace(stored.study, finals=replace(stored.study.finals, rounds=rounds))
         at = Surroundings(
             settings=settings,
@@ -68,7 +70,7 @@ def compare_stored(
 def _runner(
     study: Study, stored: StoredStudy, pair: tuple[Trial, Trial], at: Surroundings
 ) -> ComparisonRunner:
-    record, found = stored.record, stored.trials[0].candidate
+    record, found = stored.record, _found(stored)
     served = (found, *(trial.candidate for trial in pair))
     prepared = with_variants(study, prepare_model(study, at, record), at, record, only=served)
     bench = set_up(study, prepared.model, at)
@@ -88,6 +90,12 @@ def _runner(
         in_service=found,
         gate=prepared.gate,
     )
+
+
+def _found(stored: StoredStudy) -> Candidate:
+    """The configuration that the model was found with: trial 0, but in a night of a champion."""
+    told = (stored.record.environment or {}).get(FOUND)
+    return stored.trials[0].candidate if told is None else Candidate.from_json(told)
 
 
 def _pair(stored: StoredStudy, numbers: tuple[int, int]) -> tuple[Trial, Trial]:

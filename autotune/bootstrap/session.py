@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from autotune.adapters import machine
 from autotune.adapters.search import GridSearch, OptunaSearch, RandomSearch
@@ -27,14 +28,16 @@ from autotune.bootstrap.documents import documents
 from autotune.bootstrap.early import refuse_anyway
 from autotune.bootstrap.exports import exporter
 from autotune.bootstrap.models import gpus_of
+from autotune.bootstrap.recorded import environment_of, machine_here
 from autotune.bootstrap.stored import (
     open_store,
     refuse_other_machine,
     unfinished,
 )
 from autotune.core.errors import AutotuneError, InputRefused
-from autotune.core.records import StudyRecord
+from autotune.core.records import CUT, StudyRecord
 from autotune.core.study import SearchKind, Study
+from autotune.core.trial import Trial
 from autotune.core.wording import by_kind
 from autotune.ports import (
     ProgressListener,
@@ -55,6 +58,32 @@ COUNTED = 100_000
 """A larger space is not counted for the progress display."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What there is as a study begins: the configuration ``found``, and the ``environment`` (see
+    `StudyRecord`), without what only a running server tells."""
+
+    found: Candidate
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What earlier studies tell one: the ``champion``, to be trial 0 (None: the configuration
+    found); and ``known``, ``first`` and ``stop_after``, as in `StudyRunner`. ``minutes`` are all
+    that there are, should the budget have more."""
+
+    champion: Candidate | None = None
+    known: Sequence[Trial] = ()
+    first: Sequence[Candidate] = ()
+    stop_after: Callable[[Trial], str | None] = lambda _: None
+    minutes: float | None = None
+
+
+def _as_found(_: Present) -> Plan:
+    return Plan()
+
+
 @dataclass(frozen=True, slots=True)
 class StudySession:
     """A study ready to run; what it started is ended when `open`'s context is left."""
@@ -67,11 +96,18 @@ class StudySession:
 
     @staticmethod
     @contextmanager
-    def open(
-        study: Study, *, db: str, out: Path, resume: bool, listen: ProgressListener
+    def open(  # noqa: PLR0913 - what, where to and from, and who listens
+        study: Study,
+        *,
+        db: str,
+        out: Path,
+        resume: bool,
+        listen: ProgressListener,
+        plan: Callable[[Present], Plan] = _as_found,
     ) -> Iterator[StudySession]:
         """Refuse first what can be refused, then prepare: output directory, database, model,
-        space, server."""
+        space, server. ``plan`` is asked for what earlier studies tell, once it is known what there
+        is."""
         settings = Settings.from_environment()
         settings.refuse_unusable()
         refuse_unwritable(out, study.name)
@@ -81,10 +117,10 @@ class StudySession:
             _alone_on_the_machine(stack, study)
             before = unfinished(store, study) if resume else None
             if before is not None:
-                refuse_other_machine(before, machine.describe())
+                refuse_other_machine(before, machine_here())
             work = fresh_folder(settings.work_dir / study.name)
             at = Surroundings(settings=settings, stack=stack, store=store, work=work, listen=listen)
-            yield _assemble(study, at, out, before)
+            yield _assemble(study, at, out, before, plan)
 
 
 def _alone_on_the_machine(stack: ExitStack, study: Study) -> None:
@@ -108,16 +144,26 @@ def _refuse_inside(out: Path, **ours: Path | None) -> None:
 
 
 def _assemble(
-    study: Study, at: Surroundings, out: Path, before: StudyRecord | None
+    study: Study,
+    at: Surroundings,
+    out: Path,
+    before: StudyRecord | None,
+    plan: Callable[[Present], Plan],
 ) -> StudySession:
     given = prepare_model(study, at, before)
     refuse_without_room(given, out)
     prepared = with_variants(study, given, at, before)
     study, model = prepared.study, prepared.model
     cores = machine.cores()
-    baseline = configuration_in_service(study, model)
+    found = configuration_in_service(study, model)
     warnings = _warnings(study, model, cores)
     bench = set_up(study, model, at)
+    environment = environment_of(study, model, bench.servers)
+    planned = plan(
+        Present(found=found, environment={**environment(), "model_digest": model.digest})
+    )
+    study, environment = _within(study, planned.minutes, environment)
+    baseline = planned.champion or found
     search = _search(study, baseline, cores, at.work / OPTUNA)
     holds = _held(study, baseline, cores)
     runner = StudyRunner(
@@ -137,7 +183,7 @@ def _assemble(
                 study, model, record, trials, decided, variants=at.store.variants(record.id)
             )
         ),
-        environment=machine.describe,
+        environment=environment,
         clock=machine.SystemClock(),
         listen=at.listen,
         out=out,
@@ -148,8 +194,22 @@ def _assemble(
         gate=prepared.gate,
         variants=prepared.variants,
         warnings=warnings,
+        found=None if baseline == found else found,
+        known=planned.known,
+        first=planned.first,
+        stop_after=planned.stop_after,
     )
     return StudySession(runner=runner, warnings=warnings)
+
+
+def _within(
+    study: Study, minutes: float | None, environment: Callable[[], Mapping[str, Any]]
+) -> tuple[Study, Callable[[], Mapping[str, Any]]]:
+    """The study with no more than so many minutes, which is recorded where it has more."""
+    if minutes is None or minutes >= study.budget.minutes:
+        return study, environment
+    cut = replace(study, budget=replace(study.budget, minutes=minutes))
+    return cut, lambda: {**environment(), CUT: round(minutes, 1)}
 
 
 def _study_id(study: Study, store: TrialStore, before: StudyRecord | None) -> int:

@@ -37,7 +37,7 @@ from autotune.studyfile import read_definition
 from autotune.tuner.deciding import decision_of
 from storage.store import SqlTrialStore
 
-HARDWARE = ("processor", "cores")
+HARDWARE = ("processor", "cores", "gpus")
 """What of a machine's description makes its numbers another machine's."""
 
 
@@ -258,9 +258,10 @@ def refuse_changed_model(record: StudyRecord, digest: str) -> None:
 
 
 def refuse_other_machine(record: StudyRecord, here: Mapping[str, Any]) -> None:
-    """InputRefused if the study measured on other hardware than ``here`` describes."""
+    """InputRefused if the study measured on other hardware than ``here`` describes, as far as
+    both tell."""
     there = record.environment or {}
-    other = [key for key in HARDWARE if key in there and there[key] != here.get(key)]
+    other = [key for key in HARDWARE if key in there and key in here and there[key] != here[key]]
     if other:
         raise InputRefused(
             f"the interrupted run {record.id} measured on another machine: "
