@@ -7,11 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.adapters import machine
 from autotune.bootstrap.job_progress import told
 from autotune.bootstrap.jobs import folder_name
 from autotune.bootstrap.nightly import run_night
 from autotune.bootstrap.promotions import promote_now, roll_back_now
+from autotune.bootstrap.recorded import machine_here
 from autotune.bootstrap.session import StudySession
 from autotune.bootstrap.stored import HARDWARE
 from autotune.bootstrap.worker import LATER
@@ -85,7 +85,7 @@ def _begun(store: TrialStore, job: Job, study: Study) -> StudyRecord | None:
     latest = next((run for run in store.studies() if run.name == study.name), None)
     if latest is None or latest.id != job.study_id or latest.digest != study.digest:
         return None
-    there, here = latest.environment or {}, machine.describe()
+    there, here = latest.environment or {}, machine_here()
     same = all(there[key] == here.get(key) for key in HARDWARE if key in there)
     return latest if same else None
 
