@@ -42,6 +42,7 @@ _OUT_OF_MEMORY = re.compile(
     r"|increase the shared memory pool",
     re.IGNORECASE,
 )
+_MADE_DO = re.compile(r"falling back", re.IGNORECASE)
 
 
 # ---------------------------------------------------------------------------------- what tells it
@@ -49,8 +50,11 @@ def tells_out_of_memory(text: str) -> bool:
     """Whether a server's answer or log says that memory ran out: CUDA's, cuBLAS's, PyTorch's,
     TensorRT's, ONNX Runtime's, NumPy's, Python's, Triton's own (of shared memory, too) or the
     operating system's words for it. That there is no pinned memory, which Triton says wherever it
-    finds no GPU, is no such thing."""
-    return bool(_OUT_OF_MEMORY.search(text))
+    finds no GPU, is no such thing; nor is a warning that something made do with other memory, as
+    Triton does when its small pool on a GPU is full."""
+    return any(
+        _OUT_OF_MEMORY.search(line) and not _MADE_DO.search(line) for line in text.splitlines()
+    )
 
 
 def blamed(what: str, evidence: str) -> str:

@@ -87,6 +87,8 @@ def test_words_for_memory_that_ran_out_are_known(text: str) -> None:
         "Unable to allocate pinned system memory, pinned memory pool will not be available: CUDA"
         " driver version is insufficient for CUDA runtime version",
         "failed to allocate pinned system memory: no pinned memory pool, falling back",
+        "W0101 memory.cc:212] failed to allocate CUDA memory with byte size 602112 on GPU 0:"
+        " CNMEM_STATUS_OUT_OF_MEMORY, falling back to pinned system memory",
         "CUDA memory pool disabled",
         "unexpected shape for input 'x'",
         "",
@@ -94,6 +96,11 @@ def test_words_for_memory_that_ran_out_are_known(text: str) -> None:
 )
 def test_words_that_only_name_memory_are_not_taken_for_it(text: str) -> None:
     assert not tells_out_of_memory(text)
+
+
+def test_a_warning_in_a_log_hides_no_error_beside_it() -> None:
+    warned = "failed to allocate CUDA memory, falling back to pinned system memory"
+    assert tells_out_of_memory(f"{warned}\nCUDA out of memory\n{warned}")
 
 
 def test_memory_is_blamed_only_where_the_evidence_tells_of_it() -> None:
