@@ -14,17 +14,19 @@ targets     where a promotion goes, as plain data
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Engine
 
+from autotune.core.jobs import JobKind
+from autotune.core.schedules import NightRun
 from autotune.service_ports import Figures
 from storage.service.database import Database
 from storage.service.figures import read_figures
-from storage.service.jobs import SqlJobStore
+from storage.service.jobs import SqlJobStore, job_row
 from storage.service.notices import SqlNoticeStore
 from storage.service.promotions import SqlPromotionStore
-from storage.service.schedules import SqlScheduleStore
+from storage.service.schedules import SqlScheduleStore, new_run
 from storage.service.tokens import SqlTokenStore
 from storage.store import SqlTrialStore
 
@@ -57,6 +59,24 @@ class ServiceStore:
     def engine(self) -> Engine:
         """For a library that keeps a table of its own here; its connections are going to write."""
         return self._database.writing
+
+    def submit_run(
+        self, schedule_id: int, scheduled_for: float, *, title: str, devices: Sequence[str], by: str
+    ) -> NightRun | None:
+        """Record a run that is due and queue its job, both or neither; None if one due at that
+        moment is there already."""
+        with self._database.write() as session:
+            run = new_run(session, schedule_id, scheduled_for)
+            if run is None:
+                return None
+            payload = {"schedule": run.schedule, "run": run.id}
+            now = self._database.now()
+            job = job_row(now, JobKind.NIGHTLY, title, payload, devices=devices, by=by)
+            session.add(job)
+            session.flush()
+            run.job_id = job.id
+            run_id = run.id
+        return self.schedules.run(run_id)
 
     def is_current(self) -> bool:
         """Whether the database answers, with the schema that this autotune knows. StoreFailed for

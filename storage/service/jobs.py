@@ -33,20 +33,7 @@ class SqlJobStore:
         devices: Sequence[str] = (),
         by: str,
     ) -> int:
-        row = JobRow(
-            kind=str(kind),
-            state=str(JobState.QUEUED),
-            title=text(title),
-            payload=dict(payload),
-            devices=sorted({text(device) for device in devices}),
-            measuring=bool(devices),
-            created_at=self._database.now(),
-            created_by=text(by),
-            attempt=0,
-            cancel=False,
-            reason="",
-            progress={},
-        )
+        row = job_row(self._database.now(), kind, title, payload, devices=devices, by=by)
         with self._database.write() as session:
             session.add(row)
             session.flush()
@@ -187,6 +174,32 @@ def _leave(row: JobRow, state: JobState, reason: str, now: float) -> None:
 
 
 # --------------------------------------------------------------------------------------- rows
+def job_row(  # noqa: PLR0913 - all that there is to a new job
+    now: float,
+    kind: JobKind,
+    title: str,
+    payload: Mapping[str, Any],
+    *,
+    devices: Sequence[str],
+    by: str,
+) -> JobRow:
+    """A job that is queued."""
+    return JobRow(
+        kind=str(kind),
+        state=str(JobState.QUEUED),
+        title=text(title),
+        payload=dict(payload),
+        devices=sorted({text(device) for device in devices}),
+        measuring=bool(devices),
+        created_at=now,
+        created_by=text(by),
+        attempt=0,
+        cancel=False,
+        reason="",
+        progress={},
+    )
+
+
 def _queued(measuring: bool) -> Select[int, list[Any]]:
     return (
         select(JobRow.id, JobRow.devices)

@@ -75,18 +75,19 @@ class SqlScheduleStore:
 
     def due(self, schedule_id: int, scheduled_for: float) -> int | None:
         with self._database.write() as session:
-            schedule = session.get(ScheduleRow, schedule_id)
-            if schedule is None:
-                raise NotFound("no such schedule", value=schedule_id)
-            row = RunRow(
-                schedule_id=schedule_id,
-                schedule=schedule.name,
-                scheduled_for=scheduled_for,
-                state=str(RunState.QUEUED),
-                reason="",
-                summary={},
-            )
-            return row.id if added(session, row) else None
+            row = new_run(session, schedule_id, scheduled_for)
+            return None if row is None else row.id
+
+    def missed(self, schedule_id: int, scheduled_for: float, reason: str) -> int | None:
+        """As `due`, of a run that is not going to begin."""
+        now = self._database.now()
+        with self._database.write() as session:
+            row = new_run(session, schedule_id, scheduled_for)
+            if row is None:
+                return None
+            _enter(row, RunState.MISSED, now)
+            row.reason = text(reason)
+            return row.id
 
     def run(self, run_id: int) -> NightRun:
         with self._database.read() as session:
@@ -127,6 +128,22 @@ class SqlScheduleStore:
                     setattr(row, column, value)
             if state is not None:
                 _enter(row, state, now)
+
+
+def new_run(session: Session, schedule_id: int, scheduled_for: float) -> RunRow | None:
+    """A run that is due, as queued; None if one due at that moment is there already."""
+    schedule = session.get(ScheduleRow, schedule_id)
+    if schedule is None:
+        raise NotFound("no such schedule", value=schedule_id)
+    row = RunRow(
+        schedule_id=schedule_id,
+        schedule=schedule.name,
+        scheduled_for=scheduled_for,
+        state=str(RunState.QUEUED),
+        reason="",
+        summary={},
+    )
+    return row if added(session, row) else None
 
 
 def _enter(row: RunRow, state: RunState, now: float) -> None:

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from autotune.core.errors import InputRefused
+from autotune.core.jobs import JobKind
 from autotune.core.promotions import Target
-from autotune.core.schedules import Outcome, Policy, RunState, Schedule, ScheduleState
+from autotune.core.schedules import (
+    NightRun,
+    Outcome,
+    Policy,
+    RunState,
+    Schedule,
+    ScheduleState,
+)
 from autotune.service_ports import ScheduleStore
 from storage.service import ServiceStore
 from tests.contract.conftest import Clock
@@ -137,6 +145,33 @@ def test_however_many_schedulers_find_a_run_due_one_records_it(
         recorded = [each.result(timeout=60) for each in told]
     assert len([run_id for run_id in recorded if run_id is not None]) == 1
     assert len(schedules.runs()) == 1
+
+
+def test_a_run_that_is_not_going_to_begin_is_recorded_with_its_reason(
+    service: ServiceStore, schedule_id: int
+) -> None:
+    run_id = service.schedules.missed(schedule_id, 5000.0, "its window was over")
+    assert run_id is not None
+    run = service.schedules.run(run_id)
+    assert (run.state, run.reason, run.ended_at) == (RunState.MISSED, "its window was over", 1000.0)
+    assert service.schedules.missed(schedule_id, 5000.0, "again") is None
+    assert service.schedules.due(schedule_id, 5000.0) is None
+
+
+def test_a_run_and_its_job_are_recorded_together_and_once(
+    service: ServiceStore, again: ServiceStore, schedule_id: int
+) -> None:
+    def submit(store: ServiceStore) -> NightRun | None:
+        return store.submit_run(schedule_id, 5000.0, title="a night", devices=["h/cpu"], by="ci")
+
+    with ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(submit, store) for store in (service, again) * 3]
+        (run,) = [run for each in asked if (run := each.result(timeout=60)) is not None]
+    (job,) = service.jobs.jobs()
+    assert (run.job_id, run.state, run.scheduled_for) == (job.id, RunState.QUEUED, 5000.0)
+    assert (job.kind, job.payload) == (JobKind.NIGHTLY, {"schedule": "nightly", "run": run.id})
+    assert (job.title, job.devices, job.created_by) == ("a night", ("h/cpu",), "ci")
+    assert service.schedules.due(schedule_id, 5000.0) is None
 
 
 def test_schedules_are_due_at_the_same_moment_each_on_its_own(
