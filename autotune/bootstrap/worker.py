@@ -51,6 +51,11 @@ class Timing:
     later_s: float = 15.0
     grace_s: float = GRACE_S
 
+    @classmethod
+    def of_lease(cls, lease_s: float) -> Timing:
+        """A lease may miss several renewals before it is lost."""
+        return cls(lease_s=lease_s, beat_s=lease_s / 6)
+
 
 def job_command(job: Job, db: str) -> Command:
     """The database goes by the environment: every user of the machine can read command lines. The
@@ -194,9 +199,10 @@ class _Run:
                 child.close()
 
     def _beat(self) -> None:
-        """Until the job is over, or not this worker's any more: that is so when another has it, and
-        when the lease may have run out unrenewed."""
-        good_until = time.monotonic() + self.lane.timing.lease_s
+        """Until the job is over, or not this worker's any more: when another has it, or when two
+        thirds of the lease went by unrenewed. The rest of it is for the job's process to end."""
+        good_s = self.lane.timing.lease_s * 2 / 3
+        good_until = time.monotonic() + good_s
         while not self.over.wait(self.lane.timing.beat_s):
             asked = time.monotonic()
             try:
@@ -207,7 +213,7 @@ class _Run:
                 log.warning("lease not renewed", job=self.job.id, why=str(exc))
                 self.held = time.monotonic() < good_until
             else:
-                good_until = asked + self.lane.timing.lease_s
+                good_until = asked + good_s
                 self.held, self.cancel = beat.held, beat.cancel
             if not self.held:
                 return

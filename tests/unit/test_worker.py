@@ -1,0 +1,295 @@
+"""The service's worker: lanes, leases, cancelling, crashes, its own end. Jobs are small scripts."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.adapters.triton.process import Command
+from autotune.bootstrap.worker import LATER, Timing, Worker
+from autotune.core.errors import StoreFailed
+from autotune.core.jobs import Beat, Job, JobKind, JobState
+from storage.service import ServiceStore
+
+QUICK = Timing(lease_s=30, beat_s=0.05, poll_s=0.02, later_s=0.05, grace_s=5)
+SLEEPS = "import time; time.sleep(60)"
+MEASURING = ("here/cpu",)
+
+
+class Bench:
+    """Workers on one database, whose jobs run the Python code that their payload has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = ServiceStore(str(folder / "jobs.db"))
+        self.jobs = self.store.jobs
+        self.ended: list[tuple[int, JobState]] = []
+        self._workers: list[Worker] = []
+
+    def worker(self, *, jobs: Any = None, timing: Timing = QUICK, **options: Any) -> Worker:
+        made = Worker(
+            jobs or self.jobs,
+            command=_command,
+            logs=self.folder / "logs",
+            ended=lambda job: self.ended.append((job.id, job.state)),
+            timing=timing,
+            **{"occupied": lambda: False, **options},
+        )
+        self._workers.append(made)
+        made.start()
+        return made
+
+    def submit(self, code: str, *, devices: tuple[str, ...] = ()) -> int:
+        return self.jobs.submit(JobKind.STUDY, "a job", {"code": code}, devices=devices, by="me")
+
+    def job(self, job_id: int) -> Job:
+        return self.jobs.job(job_id)
+
+    def until(self, job_id: int, *states: JobState) -> Job:
+        self.wait(lambda: self.job(job_id).state in states, f"job {job_id} is not {states}")
+        return self.job(job_id)
+
+    def wait(self, condition: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, otherwise
+            time.sleep(0.02)
+
+    def touched(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    def touches(self, name: str, then: str = SLEEPS) -> str:
+        return f"import pathlib; pathlib.Path({str(self.folder / name)!r}).touch(); {then}"
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+        self.store.close()
+
+
+def _command(job: Job) -> Command:
+    return Command(argv=[sys.executable, "-c", job.payload["code"]])
+
+
+def begun(
+    bench: Bench, code: str = SLEEPS, *, first: str = "", devices: tuple[str, ...] = ()
+) -> int:
+    """A job whose process is under way; ``first`` is what it does before that is to be seen."""
+    job_id = bench.submit(first + bench.touches("began", code), devices=devices)
+    bench.wait(lambda: bench.touched("began"), "it did not begin")
+    return job_id
+
+
+def no_process() -> bool:
+    return not psutil.Process().children(recursive=True)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with closing(Bench(tmp_path)) as made:
+        yield made
+
+
+# ---------------------------------------------------------------------------------- how jobs end
+@pytest.mark.parametrize(
+    ("code", "state", "reason"),
+    [
+        ("", JobState.DONE, ""),
+        ("raise SystemExit(3)", JobState.DONE, "no candidate meets the SLA"),
+        ("raise SystemExit('autotune: the disk is full')", JobState.FAILED, "the disk is full"),
+        ("raise SystemExit(2)", JobState.FAILED, "its process ended with exit status 2"),
+        (
+            "import os; os.kill(os.getpid(), 11)",
+            JobState.FAILED,
+            "its process was ended by SIGSEGV",
+        ),
+    ],
+)
+def test_a_jobs_end_is_told_by_its_exit_status_and_its_last_words(
+    bench: Bench, code: str, state: JobState, reason: str
+) -> None:
+    bench.worker()
+    job_id = bench.submit(code)
+    job = bench.until(job_id, JobState.DONE, JobState.FAILED)
+    assert (job.state, job.reason) == (state, reason)
+    bench.wait(lambda: bench.ended == [(job_id, state)], "nobody was told")
+
+
+def test_a_program_that_is_not_there_fails_the_job_and_not_the_worker(bench: Bench) -> None:
+    bench.worker()
+    bench.until(bench.submit("import os; os.execv('/nowhere', ['x'])"), JobState.FAILED)
+    bench.until(bench.submit(""), JobState.DONE)
+
+
+def twice(bench: Bench, first: str, second: str) -> str:
+    """Code that does something else when it is run again."""
+    mark = f"pathlib.Path({str(bench.folder / 'tried')!r})"
+    return (
+        f"import pathlib, sys\nagain = {mark}.exists()\n{mark}.touch()\n"
+        f"if again:\n    {second}\nelse:\n    {first}"
+    )
+
+
+def test_the_last_words_are_those_of_the_last_attempt(bench: Bench) -> None:
+    bench.worker()
+    job_id = bench.submit(twice(bench, f"print('busy'); sys.exit({LATER})", "sys.exit(1)"))
+    job = bench.until(job_id, JobState.FAILED)
+    assert job.reason == "its process ended with exit status 1"
+
+
+def test_what_cannot_be_done_now_is_tried_again_and_costs_no_attempt(bench: Bench) -> None:
+    bench.worker()
+    job_id = bench.submit(twice(bench, f"sys.exit({LATER})", "sys.exit(0)"))
+    assert bench.until(job_id, JobState.DONE).attempt == 1
+
+
+# ---------------------------------------------------------------------------------------- lanes
+def test_a_job_without_devices_does_not_wait_for_one_that_measures(bench: Bench) -> None:
+    bench.worker()
+    long = begun(bench, devices=MEASURING)
+    bench.until(bench.submit(""), JobState.DONE)
+    assert bench.job(long).state is JobState.RUNNING
+
+
+def test_two_jobs_that_measure_take_their_turn(bench: Bench) -> None:
+    bench.worker()
+    first = begun(bench, devices=MEASURING)
+    second = bench.submit("", devices=MEASURING)
+    assert bench.job(second).state is JobState.QUEUED
+    bench.jobs.cancel(first)
+    bench.until(second, JobState.DONE)
+
+
+def test_nothing_that_measures_begins_while_someone_else_does(bench: Bench) -> None:
+    occupied = threading.Event()
+    occupied.set()
+    bench.worker(occupied=occupied.is_set)
+    measuring = bench.submit("", devices=MEASURING)
+    bench.until(bench.submit(""), JobState.DONE)
+    assert bench.job(measuring).state is JobState.QUEUED
+    occupied.clear()
+    bench.until(measuring, JobState.DONE)
+
+
+# ----------------------------------------------------------------------------- asked to end early
+def test_a_cancelled_job_is_asked_to_end_and_is_then_cancelled(bench: Bench) -> None:
+    bench.worker()
+    job_id = begun(bench, first="import signal, sys; signal.signal(15, lambda *_: sys.exit(1)); ")
+    bench.jobs.cancel(job_id)
+    job = bench.until(job_id, JobState.CANCELLED)
+    assert job.exit_code == 1
+
+
+def test_a_job_that_ends_well_though_it_was_asked_to_end_is_done(bench: Bench) -> None:
+    bench.worker()
+    job_id = begun(bench, first="import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); ")
+    bench.jobs.cancel(job_id)
+    bench.until(job_id, JobState.DONE)
+
+
+def test_a_worker_that_is_stopped_puts_its_job_back_without_counting_the_attempt(
+    bench: Bench,
+) -> None:
+    worker = bench.worker()
+    job_id = begun(bench)
+    worker.stop()
+    job = bench.job(job_id)
+    assert (job.state, job.attempt, job.owner) == (JobState.QUEUED, 0, None)
+    assert bench.ended == []
+    assert no_process()
+
+
+def test_a_job_that_is_deaf_to_its_end_is_killed_after_the_grace(bench: Bench) -> None:
+    worker = bench.worker(timing=Timing(poll_s=0.02, grace_s=0.2))
+    job_id = begun(bench, first="import signal; signal.signal(15, signal.SIG_IGN); ")
+    worker.stop()
+    assert bench.job(job_id).state is JobState.QUEUED
+    assert no_process()
+
+
+# --------------------------------------------------------------------------------------- leases
+class Flaky:
+    """A job store that does not answer while ``away``, and that gives out a job only once."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.away = False
+        self._given = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def claim(self, owner: str, **options: Any) -> Job | None:
+        self._answer()
+        job: Job | None = None if self._given else self._store.claim(owner, **options)
+        self._given = job is not None or self._given
+        return job
+
+    def beat(self, owner: str, job_id: int, *, ttl_s: float) -> Beat:
+        self._answer()
+        beat: Beat = self._store.beat(owner, job_id, ttl_s=ttl_s)
+        return beat
+
+    def _answer(self) -> None:
+        if self.away:
+            raise StoreFailed("the database does not answer")
+
+
+def test_a_job_that_another_worker_has_is_ended_here_and_left_alone(bench: Bench) -> None:
+    bench.worker(jobs=Flaky(bench.jobs))
+    job_id = begun(bench)
+    owner = bench.job(job_id).owner
+    assert owner is not None
+    bench.jobs.end(job_id, owner, JobState.QUEUED)
+    assert bench.jobs.claim("another", ttl_s=30, measuring=False) is not None
+    bench.wait(no_process, "its process goes on")
+    job = bench.job(job_id)
+    assert (job.state, job.owner) == (JobState.RUNNING, "another")
+
+
+def test_a_job_whose_lease_cannot_be_renewed_is_ended_and_put_back(bench: Bench) -> None:
+    store = Flaky(bench.jobs)
+    bench.worker(jobs=store, timing=Timing(lease_s=3, beat_s=0.05, poll_s=0.02))
+    job_id = begun(bench)
+    store.away = True
+    job = bench.until(job_id, JobState.QUEUED)
+    assert "lease" in job.reason
+    assert no_process()
+
+
+def test_a_heartbeat_that_fails_is_no_reason_to_end_a_job(bench: Bench) -> None:
+    store = Flaky(bench.jobs)
+    bench.worker(jobs=store)
+    go = bench.folder / "go"
+    waits = f"import time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.02)"
+    job_id = begun(bench, waits)
+    store.away = True
+    time.sleep(0.2)
+    store.away = False
+    go.touch()
+    bench.until(job_id, JobState.DONE)
+
+
+def test_a_dead_workers_job_is_taken_over_when_its_lease_has_run_out(bench: Bench) -> None:
+    job_id = bench.submit("")
+    assert bench.jobs.claim("a worker that died", ttl_s=0.3, measuring=False) is not None
+    bench.worker()
+    assert bench.until(job_id, JobState.DONE).attempt == 2
+
+
+def test_a_database_that_is_away_for_a_while_does_not_end_the_worker(bench: Bench) -> None:
+    store = Flaky(bench.jobs)
+    store.away = True
+    worker = bench.worker(jobs=store)
+    time.sleep(0.1)
+    assert worker.alive()
+    store.away = False
+    bench.until(bench.submit(""), JobState.DONE)
