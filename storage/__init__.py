@@ -6,6 +6,7 @@ rows        measurements and trials to rows and back, exactly
 failures    the database's errors in autotune's words
 opening     from a URL or a path to an engine whose schema is up to date
 store       `SqlTrialStore`, the port's implementation
+summaries   narrow reads of studies with many trials, for showing
 service     `ServiceStore`: jobs, schedules, promotions, tokens and notices beside the studies
 migrations  Alembic's, run at opening
 """

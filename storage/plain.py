@@ -17,6 +17,8 @@ from sqlalchemy import JSON, Dialect
 from sqlalchemy.types import TypeDecorator
 
 _TAG = "$float"
+_NESTED = (dict, list)
+"""What JSON makes of nested data: whatever else it makes is left as it is, and most of it is."""
 
 
 def encode(value: object) -> Any:
@@ -37,11 +39,11 @@ def encode(value: object) -> Any:
 
 def decode(value: Any) -> Any:
     if isinstance(value, dict):
-        if set(value) == {_TAG}:
+        if len(value) == 1 and _TAG in value:
             return float(value[_TAG])
-        return {key: decode(item) for key, item in value.items()}
+        return {key: decode(x) if type(x) in _NESTED else x for key, x in value.items()}
     if isinstance(value, list):
-        return [decode(item) for item in value]
+        return [decode(x) if type(x) in _NESTED else x for x in value]
     return value
 
 

@@ -77,16 +77,16 @@ class SqlTrialStore:
 
     def study(self, reference: str) -> StudyRecord:
         with self._reading() as session:
-            if _is_id(reference) and (found := _records(session, StudyRow.id == int(reference))):
+            if _is_id(reference) and (found := records(session, StudyRow.id == int(reference))):
                 return found[0]
-            if found := _records(session, StudyRow.name == text(reference)):
+            if found := records(session, StudyRow.name == text(reference)):
                 return next((record for record in found if record.trials), found[0])
             names = session.scalars(select(StudyRow.name).distinct()).all()
         raise NotFound("no such study", value=reference, next_step=_suggestion(reference, names))
 
     def studies(self) -> Sequence[StudyRecord]:
         with self._reading() as session:
-            return _records(session)
+            return records(session)
 
     def set_study_state(self, study_id: int, state: StudyState, reason: str = "") -> None:
         with self._writing() as session:
@@ -251,7 +251,9 @@ def _trial_query(study_id: int, number: int) -> Select[TrialRow]:
     return select(TrialRow).where(TrialRow.study_id == study_id, TrialRow.number == number)
 
 
-def _records(session: Session, *conditions: ColumnElement[bool]) -> list[StudyRecord]:
+def records(
+    session: Session, *conditions: ColumnElement[bool], limit: int | None = None
+) -> list[StudyRecord]:
     """Studies, newest first, with their latest environment and the number of their trials."""
     trials = (
         select(func.count())
@@ -270,6 +272,7 @@ def _records(session: Session, *conditions: ColumnElement[bool]) -> list[StudyRe
         .outerjoin(EnvironmentRow, EnvironmentRow.id == latest)
         .where(*conditions)
         .order_by(StudyRow.id.desc())
+        .limit(limit)
     )
     return [
         rows.study(row, environment, count) for row, environment, count in session.execute(query)

@@ -48,10 +48,10 @@ def prepare_one(
         before.refuse_another(record)
     steps = {each.step for each in asked_for}
     made = place(model, artefacts_of(study, model, steps, records), at.models / "variants")
-    return _with_names(made, before.variants)
+    return with_names(made, before.variants)
 
 
-def _with_names(model: ServedModel, stored: Sequence[VariantRecord], step: str = "") -> ServedModel:
+def with_names(model: ServedModel, stored: Sequence[VariantRecord], step: str = "") -> ServedModel:
     """With all variants that the study had, by name alone where they are not at hand: the evidence
     beside an export shows the configurations of other trials too."""
     named = {
@@ -59,7 +59,7 @@ def _with_names(model: ServedModel, stored: Sequence[VariantRecord], step: str =
         for each in stored
         if each.step == step and each.usable
     }
-    steps = {name: _with_names(part, stored, name) for name, part in model.composing.items()}
+    steps = {name: with_names(part, stored, name) for name, part in model.composing.items()}
     return replace(model, artefacts={**named, **model.artefacts}, composing=steps)
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from autotune.core.bottleneck import Breakdown, breakdown
 from autotune.core.capacity import Capacity, capacity_of
-from autotune.core.evidence import estimate, evidence
+from autotune.core.evidence import estimate, evidence, latest
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.measurement import EMULATED, METRICS, Measurement, Purpose, Traffic
 from autotune.core.plain import finite
 from autotune.core.sla import Outcome, Sla, Verdict, judge, judge_together, worst
 from autotune.core.trial import Trial, TrialState
+from autotune.core.wording import saturation_bound
 
 MEMORY_BUCKET = 1.1
 """Memory is compared in steps of this factor, counted from the least of the trials compared: what
@@ -96,6 +97,11 @@ class Judged:
         known = self.estimate(name)
         return None if known is None else known.value
 
+    @property
+    def saturation_bound(self) -> str:
+        """Why its saturation is only a lower bound; empty where it is not."""
+        return saturation_bound((*latest(self.trial.measurements), *self.evidence))
+
     def to_json(self) -> dict[str, Any]:
         known = {name: self.estimate(name) for name in METRICS}
         steps = self.steps
@@ -111,6 +117,7 @@ class Judged:
             "metrics": {name: None if k is None else k.value for name, k in known.items()},
             "intervals": {n: _ends(k.interval) for n, k in known.items() if k and k.interval},
             "utilization_source": self.measurement.telemetry.source,
+            "saturation_bound": self.saturation_bound,
             "steps": None if steps is None else steps.to_json(),
         })  # fmt: skip
         return plain

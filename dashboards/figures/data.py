@@ -7,13 +7,13 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
 from hdrh.histogram import HdrHistogram
 
 from autotune.core.bottleneck import Breakdown, breakdown
-from autotune.core.evidence import latest
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.judged import Judged, judge_trial
 from autotune.core.measurement import EMULATED, METRICS, Measurement
@@ -23,6 +23,7 @@ from autotune.core.standing import Standing
 from autotune.core.study import Objective
 from autotune.core.trial import Trial
 from autotune.core.wording import saturation_bound, unjudged
+from search_spaces.candidate import Candidate
 
 LABELS: dict[str, str] = {
     "p50_ms": "p50 latency",
@@ -65,6 +66,29 @@ def label(metric: str) -> str:
 
 
 # ---------------------------------------------------------------------------------- the trials
+class Shown(Protocol):
+    """What figures and tables say of a trial: an `Entry`, or a line of a list of many."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def candidate(self) -> Candidate: ...
+
+    @property
+    def standing(self) -> Standing: ...
+
+    @property
+    def emulated(self) -> bool: ...
+
+    @property
+    def saturation_bound(self) -> str: ...
+
+    def metric(self, name: str) -> float | None: ...
+
+    def interval(self, name: str) -> Interval | None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A trial as it is shown. ``judged`` has its numbers; where it was not judged they are those
@@ -81,6 +105,10 @@ class Entry:
         return self.trial.number
 
     @property
+    def candidate(self) -> Candidate:
+        return self.trial.candidate
+
+    @property
     def violation(self) -> float | None:
         """Its worst relative violation of the SLA; None where it was not judged."""
         return None if self.judged is None else self.judged.violation
@@ -89,7 +117,7 @@ class Entry:
     def saturation_bound(self) -> str:
         """Why its saturation is only a lower bound; empty where it is not."""
         if self.judged is not None:
-            return saturation_bound((*latest(self.trial.measurements), *self.judged.evidence))
+            return self.judged.saturation_bound
         return "" if self.measurement is None else saturation_bound([self.measurement])
 
     @property
@@ -195,7 +223,7 @@ def scatter(
     found: Sequence[Entry], sla: Sla, objectives: Sequence[Objective], pick: int | None
 ) -> Scatter:
     metrics = tuple(m for m in METRICS if any(e.metric(m) is not None for e in found))
-    x, y = _axes(metrics, sla, objectives)
+    x, y = first_axes(metrics, sla, objectives)
     miss = nearest_miss(found) if pick is None else None
     judged = [entry for entry in found if entry.violation is not None]
     meeting = [entry for entry in judged if entry.standing is Standing.MEETS]
@@ -215,7 +243,9 @@ def scatter(
     )
 
 
-def _axes(metrics: Sequence[str], sla: Sla, objectives: Sequence[Objective]) -> tuple[str, str]:
+def first_axes(
+    metrics: Sequence[str], sla: Sla, objectives: Sequence[Objective]
+) -> tuple[str, str]:
     """The tightest latency of the SLA upwards, the first other objective along."""
     tightest = min(sla.latency_ms, key=lambda percentile: sla.latency_ms[percentile])
     y = f"p{tightest:g}_ms"

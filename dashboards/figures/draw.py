@@ -19,6 +19,7 @@ from dashboards.figures.data import (
     Distribution,
     Entry,
     Scatter,
+    Shown,
     Split,
     StepSplit,
     Timeline,
@@ -53,12 +54,12 @@ def axis_title(metric: str) -> str:
     return label(metric) + shown_unit
 
 
-def _axis(title: str = "", **more: Any) -> dict[str, Any]:
+def axis(title: str = "", **more: Any) -> dict[str, Any]:
     title_of = {"title": {"text": title, "standoff": 8}} if title else {}
     return {**title_of, "automargin": True, "zeroline": False, **more}
 
 
-def _layout(**more: Any) -> dict[str, Any]:
+def layout(**more: Any) -> dict[str, Any]:
     return {
         "margin": {"l": 48, "r": 16, "t": 12, "b": 44},
         "legend": {
@@ -90,10 +91,10 @@ def draw_scatter(found: Scatter) -> Figure:
     ]
     return {
         "data": traces,
-        "layout": _layout(
-            xaxis=_axis(_title(found, found.x), **_scale(found, found.x)),
-            yaxis=_axis(_title(found, found.y), **_scale(found, found.y)),
-            shapes=limit_lines(found, found.x, found.y),
+        "layout": layout(
+            xaxis=axis(_title(found, found.x), **_scale(found, found.x)),
+            yaxis=axis(_title(found, found.y), **_scale(found, found.y)),
+            shapes=limit_lines(found.limits, found.x, found.y),
             hovermode="closest",
         ),
     }
@@ -105,10 +106,14 @@ def _title(found: Scatter, metric: str) -> str:
 
 
 def _scale(found: Scatter, metric: str) -> dict[str, Any]:
+    return scale(found.entries, metric)
+
+
+def scale(members: Sequence[Shown], metric: str) -> dict[str, Any]:
     """A logarithmic axis where values spread wide."""
-    values = [entry.metric(metric) for entry in found.entries]
+    values = [entry.metric(metric) for entry in members]
     if wide(values):
-        known = (entry.interval(metric) for entry in found.entries)
+        known = (entry.interval(metric) for entry in members)
         return _logarithmic(
             [*values, *(end for one in known if one for end in (one.low, one.high))]
         )
@@ -141,15 +146,15 @@ def _standing_trace(found: Scatter, standing: Standing) -> dict[str, Any]:
         str(standing),
         mode="markers",
         marker={"symbol": symbol, "color": colour, "size": 10, "line": {"width": 1}},
-        error_x=_bars(members, found.x, colour),
-        error_y=_bars(members, found.y, colour),
+        error_x=error_bars(members, found.x, colour),
+        error_y=error_bars(members, found.y, colour),
         text=[hover(entry) for entry in members],
         hovertemplate="%{text}<extra></extra>",
         meta="standing",
     )
 
 
-def _bars(members: Sequence[Entry], metric: str, colour: str) -> dict[str, Any]:
+def error_bars(members: Sequence[Shown], metric: str, colour: str) -> dict[str, Any]:
     """Plotly's error bars: how far the 95% interval reaches above and below each value."""
     reaches = [_reaches(entry, metric) for entry in members]
     return {
@@ -168,11 +173,11 @@ def _faint(colour: str) -> str:
     return f"rgba({red},{green},{blue},0.55)"
 
 
-def _reaches(entry: Entry, metric: str) -> tuple[float | None, float | None]:
-    known = entry.estimate(metric)
-    if known is None or known.interval is None:
+def _reaches(entry: Shown, metric: str) -> tuple[float | None, float | None]:
+    value, interval = entry.metric(metric), entry.interval(metric)
+    if value is None or interval is None:
         return None, None
-    return known.value - known.interval.low, known.interval.high - known.value
+    return value - interval.low, interval.high - value
 
 
 def _marks(found: Scatter) -> list[tuple[int, str]]:
@@ -216,22 +221,22 @@ def _points(members: Sequence[Entry], found: Scatter, name: str, **more: Any) ->
     }
 
 
-def hover(entry: Entry) -> str:
+def hover(entry: Shown) -> str:
     """A trial in a few lines: its number and standing, its candidate, what was measured."""
-    parameters = [f"{name} = {value}" for name, value in entry.trial.candidate.to_json().items()]
+    parameters = [f"{name} = {value}" for name, value in entry.candidate.to_json().items()]
     metrics = ("p95_ms", "saturation_qps", "utilization", "instances")
     known = [f"{named(m, entry)} {told(entry, m)}" for m in metrics if entry.metric(m) is not None]
     head = f"<b>trial {entry.number}</b> · {entry.standing}"
     return "<br>".join([head, *map(escape, parameters), *map(escape, known)])
 
 
-def named(metric: str, entry: Entry) -> str:
+def named(metric: str, entry: Shown) -> str:
     """A metric in words; a utilization that is of no hardware is called emulated."""
     emulated = metric == "utilization" and entry.emulated
     return f"emulated {label(metric)}" if emulated else label(metric)
 
 
-def value_words(entry: Entry, metric: str) -> str:
+def value_words(entry: Shown, metric: str) -> str:
     """A metric's value; of a saturation, whether it is only a lower bound."""
     value = entry.metric(metric)
     if metric == "saturation_qps" and value is not None:
@@ -239,19 +244,19 @@ def value_words(entry: Entry, metric: str) -> str:
     return shown(metric, value)
 
 
-def told(entry: Entry, metric: str) -> str:
+def told(entry: Shown, metric: str) -> str:
     """A metric's value with its interval where it has one: ``64.4 ms (58–73)``."""
     interval = entry.interval(metric)
     text = value_words(entry, metric)
     return text if interval is None else f"{text} ({span(interval)})"
 
 
-def limit_lines(found: Scatter, x: str, y: str) -> list[dict[str, Any]]:
+def limit_lines(limits: Mapping[str, float], x: str, y: str) -> list[dict[str, Any]]:
     line = {"color": LIMIT_COLOUR, "width": 1.5, "dash": "dash"}
     shapes = []
     for metric, along, across in ((x, "x", "y"), (y, "y", "x")):
-        if metric in found.limits:
-            limit = found.limits[metric]
+        if metric in limits:
+            limit = limits[metric]
             ends = {f"{along}0": limit, f"{along}1": limit, f"{across}0": 0, f"{across}1": 1}
             refs = {f"{along}ref": along, f"{across}ref": f"{across} domain"}
             words = {"text": "SLA", "font": {"color": LIMIT_COLOUR, "size": 11}}
@@ -298,14 +303,14 @@ def draw_distributions(
     latencies = [ms for curve in curves.values() for ms in curve.latency_ms] + list(limits.values())
     return {
         "data": traces,
-        "layout": _layout(
-            xaxis=_axis(
+        "layout": layout(
+            xaxis=axis(
                 "share of requests",
                 type="log",
                 tickvals=[1 / (1 - share) for share in shares],
                 ticktext=[f"{share * 100:g}%" for share in shares],
             ),
-            yaxis=_axis("latency (ms)", **_logarithmic(latencies)),
+            yaxis=axis("latency (ms)", **_logarithmic(latencies)),
             hovermode="closest",
         ),
     }
@@ -380,11 +385,11 @@ def draw_splits(splits: Sequence[Split]) -> Figure | None:
     ]
     return {
         "data": traces,
-        "layout": _layout(
+        "layout": layout(
             barmode="stack",
             bargap=0.35,
-            xaxis=_axis("mean per request (ms)"),
-            yaxis=_axis(autorange="reversed", type="category", ticklabelstandoff=6),
+            xaxis=axis("mean per request (ms)"),
+            yaxis=axis(autorange="reversed", type="category", ticklabelstandoff=6),
         ),
     }
 
@@ -407,14 +412,14 @@ def draw_step_splits(splits: Sequence[StepSplit]) -> Figure | None:
     if any(split.outside_ms for split in splits):
         traces.append(_bar("in no step", splits, [split.outside_ms for split in splits], _OUTSIDE))
     longest = cut_ms(splits)
-    axis = _axis("mean per request (ms)")
+    across = axis("mean per request (ms)")
     return {
         "data": traces,
-        "layout": _layout(
+        "layout": layout(
             barmode="stack",
             bargap=0.35,
-            xaxis=axis if longest is None else {**axis, "range": [0, longest]},
-            yaxis=_axis(autorange="reversed", type="category", ticklabelstandoff=6),
+            xaxis=across if longest is None else {**across, "range": [0, longest]},
+            yaxis=axis(autorange="reversed", type="category", ticklabelstandoff=6),
             annotations=[] if longest is None else _cut_off(splits, longest),
         ),
     }
@@ -507,11 +512,11 @@ def draw_batches(found: Batches | None) -> Figure | None:
                 "%{customdata[1]:.2f} ms each<extra></extra>",
             }
         ],
-        "layout": _layout(
+        "layout": layout(
             showlegend=False,
             bargap=0.25,
-            xaxis=_axis("batch size", type="category"),
-            yaxis=_axis("share of executions", tickformat=".0%", rangemode="tozero"),
+            xaxis=axis("batch size", type="category"),
+            yaxis=axis("share of executions", tickformat=".0%", rangemode="tozero"),
         ),
     }
 
@@ -537,15 +542,15 @@ def draw_timeline(found: Timeline | None, limit_ms: float | None) -> Figure | No
                 "hovertemplate": "%{x:.1f} s: %{y:.0%}<extra>%{fullData.name}</extra>",
             }
         )
-    layout = _layout(xaxis=_axis("seconds of the measured window", anchor="y2" if both else None))
+    placed = layout(xaxis=axis("seconds of the measured window", anchor="y2" if both else None))
     if found.slices_s:
         domain = [0.45, 1] if both else [0, 1]
-        layout["yaxis"] = _axis("latency (ms)", domain=domain, rangemode="tozero")
-        layout["shapes"] = _limit_across(limit_ms, max(found.max_ms))
+        placed["yaxis"] = axis("latency (ms)", domain=domain, rangemode="tozero")
+        placed["shapes"] = _limit_across(limit_ms, max(found.max_ms))
     if found.utilization_s:
         domain = [0, 0.36] if both else [0, 1]
-        layout["yaxis2"] = _axis("busy", domain=domain, range=[0, 1.05], tickformat=".0%")
-    return {"data": traces, "layout": layout}
+        placed["yaxis2"] = axis("busy", domain=domain, range=[0, 1.05], tickformat=".0%")
+    return {"data": traces, "layout": placed}
 
 
 def _line(

@@ -69,9 +69,9 @@ def test_where_no_trial_meets_the_sla_the_front_is_over_all_that_were_judged(
 
 
 def test_limits_are_drawn_on_the_axis_that_has_one(scatter: data.Scatter) -> None:
-    (line,) = draw.limit_lines(scatter, "instances", "p95_ms")
+    (line,) = draw.limit_lines(scatter.limits, "instances", "p95_ms")
     assert (line["y0"], line["y1"], line["xref"]) == (80, 80, "x domain")
-    assert draw.limit_lines(scatter, "instances", "memory_mb") == []
+    assert draw.limit_lines(scatter.limits, "instances", "memory_mb") == []
 
 
 def test_standings_differ_in_symbol_and_in_colour_where_points_are_drawn() -> None:
