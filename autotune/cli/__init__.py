@@ -25,9 +25,14 @@ __all__ = ["cli", "main"]
         "show": "Show one study's trials, front and pick.",
         "compare": "Measure two trials of a study again, interleaved: is one better?",
         "export": "Write a stored study's pick, or any trial, as a model repository.",
+        "serve": "Run the service: dashboard, API, scheduler and worker.",
+        "schedule": "Ask a study again and again: add, list, pause, resume, remove, run.",
+        "nightly": "Run the schedules once, now: for cron, systemd timers and Kubernetes.",
+        "token": "Make, list and revoke the tokens that the service asks for.",
         "bundle": "Pack autotune and its server into one archive, for a host without a network.",
         "doctor": "Say what this machine can measure and what is missing.",
     },
+    unlisted=("job",),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="""Find the Triton configuration that meets your SLA, by measuring it under real load.
 

@@ -29,6 +29,7 @@ from storage.service.promotions import SqlPromotionStore
 from storage.service.schedules import SqlScheduleStore, new_run
 from storage.service.tokens import SqlTokenStore
 from storage.store import SqlTrialStore
+from storage.summaries import SqlStudyReader
 
 __all__ = ["ServiceStore"]
 
@@ -54,6 +55,7 @@ class ServiceStore:
         self.promotions = SqlPromotionStore(self._database)
         self.tokens = SqlTokenStore(self._database)
         self.notices = SqlNoticeStore(self._database)
+        self.reader = SqlStudyReader(self._database)
 
     @property
     def engine(self) -> Engine:

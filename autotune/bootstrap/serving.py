@@ -1,0 +1,213 @@
+"""``autotune serve``: a web server, and beside it a scheduler, a worker and what tidies up."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Protocol
+
+import structlog
+import uvicorn
+
+from autotune.adapters.scheduling import Scheduler
+from autotune.bootstrap.access import Access
+from autotune.bootstrap.desks import compose
+from autotune.bootstrap.guard import Limits
+from autotune.bootstrap.schedules import begin_run
+from autotune.bootstrap.service import open_service
+from autotune.bootstrap.upkeep import Aftermath, Upkeep
+from autotune.bootstrap.web import web_app
+from autotune.bootstrap.worker import Timing, Worker, job_command
+from autotune.core.errors import AutotuneError, InputRefused, Interrupted, StoreFailed
+from autotune.settings import Settings
+from storage.opening import parse_url, shown
+from storage.service import ServiceStore
+
+SESSION_KEY = "session.key"
+_DRAIN_S = 5
+"""How long requests under way may take when the service is stopped."""
+
+log = structlog.get_logger("autotune.serve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """``root`` is the folder that requests may name paths in, ``hosts`` are names that the service
+    goes by besides its address, ``remotes`` hosts of Triton servers that requests may name.
+    ``lease_s``: how long a worker that gives no sign of life keeps its job."""
+
+    db: str
+    root: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    hosts: Sequence[str] = ()
+    remotes: Sequence[str] = ()
+    worker: bool = True
+    scheduler: bool = True
+    lease_s: float = 30.0
+
+
+class Part(Protocol):
+    """Something that runs beside the web server."""
+
+    def start(self) -> None: ...
+
+    def alive(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+def serve(asked: Asked) -> None:
+    """Until SIGTERM or Ctrl-C; returns when every part has ended."""
+    settings = Settings.from_environment()
+    settings.refuse_unusable()
+    settings.service_dir.mkdir(parents=True, exist_ok=True)
+    addresses = _addresses(asked)
+    loopback = all(ipaddress.ip_address(each[0]).is_loopback for _, each in addresses)
+    with ExitStack() as stack:
+        store = stack.enter_context(open_service(asked.db))
+        _refuse_open_door(asked, store, loopback=loopback)
+        listening = stack.enter_context(_bound(asked, addresses[0]))
+        parts = _parts(asked, store, settings)
+        desks = compose(
+            store,
+            settings=settings,
+            access=Access(store.tokens, loopback=loopback),
+            limits=Limits(root=asked.root.resolve(), remotes=tuple(asked.remotes)),
+            problems=lambda: _problems(store, parts),
+        )
+        app = web_app(desks, key=_session_key(settings), hosts=asked.hosts)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                ws="none",
+                timeout_graceful_shutdown=_DRAIN_S,
+            )
+        )
+        _run(server, listening, parts, where=shown(parse_url(asked.db)))
+
+
+def _run(
+    server: uvicorn.Server, listening: socket.socket, parts: Mapping[str, Part], *, where: str
+) -> None:
+    address, port = listening.getsockname()[:2]
+    url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    try:
+        for part in parts.values():
+            part.start()
+        log.info("serving", url=url, database=where, parts=",".join(parts))
+        server.run(sockets=[listening])
+    except Interrupted as exc:
+        log.info("stopping", why=str(exc))
+    finally:
+        _stop(parts)
+    log.info("stopped")
+
+
+def _stop(parts: Mapping[str, Part]) -> None:
+    """All at once: one may have to wait for a job to end."""
+    threads = [threading.Thread(target=part.stop, name=f"stop {n}") for n, part in parts.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# ---------------------------------------------------------------------------------------- parts
+def _parts(asked: Asked, store: ServiceStore, settings: Settings) -> Mapping[str, Part]:
+    """By names that anyone may read."""
+    if not asked.worker and not asked.scheduler:
+        return {}
+    aftermath = Aftermath(store.jobs, store.schedules, store.notices, settings)
+    upkeep = Upkeep(aftermath, store.notices, settings)
+    parts: dict[str, Part] = {"upkeep": upkeep}
+    if asked.worker:
+        url = parse_url(asked.db).render_as_string(hide_password=False)
+        parts["worker"] = Worker(
+            store.jobs,
+            command=lambda job: job_command(job, url),
+            logs=settings.service_dir / "logs",
+            ended=lambda _: upkeep.hurry(),
+            timing=Timing.of_lease(asked.lease_s),
+        )
+    if asked.scheduler:
+        parts["scheduler"] = Scheduler(
+            store.engine,
+            schedules=store.schedules.schedules,
+            fire=lambda name, at: begin_run(store, name, at),
+        )
+    return parts
+
+
+def _problems(store: ServiceStore, parts: Mapping[str, Part]) -> list[str]:
+    found = [name for name, part in parts.items() if not part.alive()]
+    try:
+        return found if store.is_current() else ["schema", *found]
+    except StoreFailed:
+        return ["database", *found]
+
+
+# ----------------------------------------------------------------------------------------- doors
+def _addresses(asked: Asked) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+    """What the host's name stands for."""
+    try:
+        found = socket.getaddrinfo(
+            asked.host, asked.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as exc:
+        raise InputRefused(
+            "this machine has no such address", value=asked.host, next_step="e.g. --host 127.0.0.1"
+        ) from exc
+    return [(family, (str(where[0]), int(where[1]))) for family, _, _, _, where in found]
+
+
+def _refuse_open_door(asked: Asked, store: ServiceStore, *, loopback: bool) -> None:
+    if not loopback and not store.tokens.valid():
+        raise InputRefused(
+            "others could reach the service at this address, and no token is there to ask them for",
+            value=asked.host,
+            next_step="make one first: autotune token add NAME --role operate",
+        )
+
+
+def _bound(asked: Asked, address: tuple[socket.AddressFamily, tuple[str, int]]) -> socket.socket:
+    family, where = address
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+    except OSError as exc:
+        listening.close()
+        busy = exc.errno == errno.EADDRINUSE
+        raise AutotuneError(
+            f"port {asked.port} of {asked.host} "
+            + ("is taken by another program" if busy else f"cannot be had: {exc.strerror}"),
+            next_step="give another one with --port; 0 takes a free one",
+        ) from exc
+    return listening
+
+
+def _session_key(settings: Settings) -> str:
+    """The settings' own, or one that is made once and that only its owner may read."""
+    if settings.secret_key is not None:
+        return settings.secret_key
+    path = settings.service_dir / SESSION_KEY
+    if not path.exists():
+        with NamedTemporaryFile("w", dir=settings.service_dir) as fresh:  # its owner's alone
+            fresh.write(secrets.token_hex(32))
+            fresh.flush()
+            with suppress(FileExistsError):  # another process was faster: one key for both
+                os.link(fresh.name, path)
+    return path.read_text()

@@ -1,0 +1,128 @@
+"""What the service sees to now and then: notices are sent, and what a lost job leaves is tidied."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from autotune.bootstrap.notices import deliver_waiting, notify
+from autotune.core.errors import AutotuneError
+from autotune.core.jobs import Job, JobKind, JobState
+from autotune.core.notices import Event
+from autotune.core.schedules import RunState
+from autotune.service_ports import JobStore, NoticeStore, ScheduleStore
+from autotune.settings import Settings
+
+EVERY_S = 10.0
+_LATELY_S = 3600.0
+_LOOKED_AT = 200
+
+log = structlog.get_logger("autotune.upkeep")
+
+
+class Aftermath:
+    """Follows from jobs that failed or were cancelled, whether their process could still tell of it
+    or not: the night of a schedule that they were ends with them, and someone hears of a failure,
+    once. (A night that could tell of its own failure has done so.)"""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        schedules: ScheduleStore,
+        notices: NoticeStore,
+        settings: Settings,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._jobs = jobs
+        self._schedules = schedules
+        self._notices = notices
+        self._settings = settings
+        self._now = now
+        self._told: set[int] = set()
+
+    def see_to(self) -> None:
+        ended = (JobState.FAILED, JobState.CANCELLED)
+        for job in self._jobs.jobs(states=ended, limit=_LOOKED_AT):
+            silent = job.kind is not JobKind.NIGHTLY or self._ended_with(job)
+            lately = job.ended_at is not None and self._now() - job.ended_at < _LATELY_S
+            if silent and lately and job.state is JobState.FAILED:
+                self._tell(job)
+
+    def _ended_with(self, job: Job) -> bool:
+        """Whether its night was still thought to go on."""
+        run = self._schedules.run(job.payload["run"])
+        if run.state not in (RunState.QUEUED, RunState.RUNNING):
+            return False
+        failed = job.state is JobState.FAILED
+        state = RunState.FAILED if failed else RunState.STOPPED
+        self._schedules.update_run(run.id, state=state, reason=job.reason)
+        return failed
+
+    def _tell(self, job: Job) -> None:
+        if job.id in self._told or self._is_told(job):
+            return
+        self._told.add(job.id)
+        notify(
+            self._notices,
+            Event.FAILURE,
+            f"{job.kind} {job.title} failed",
+            f"Job {job.id}, asked for by {job.created_by}, failed:\n{job.reason}",
+            {"job": job.id, "kind": str(job.kind), "title": job.title, "reason": job.reason},
+            settings=self._settings.notify,
+        )
+
+    def _is_told(self, job: Job) -> bool:
+        """By another process of the service, or by this one before it was started anew."""
+        return any(
+            notice.event is Event.FAILURE and notice.payload.get("job") == job.id
+            for notice in self._notices.notices(limit=_LOOKED_AT)
+        )
+
+
+class Upkeep:
+    """A thread that sees to it every few seconds, and at once when `hurry` is called."""
+
+    def __init__(self, aftermath: Aftermath, notices: NoticeStore, settings: Settings) -> None:
+        self._aftermath = aftermath
+        self._notices = notices
+        self._settings = settings
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def hurry(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        """What is being sent is tried no more than once more."""
+        self._stopping.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._aftermath.see_to()
+                self._send()
+            except (AutotuneError, OSError) as exc:
+                log.warning("upkeep failed", why=str(exc))
+            self._wake.wait(EVERY_S)
+            self._wake.clear()
+
+    def _send(self) -> None:
+        sent = deliver_waiting(self._notices, settings=self._settings, sleep=self._pause)
+        if sent:
+            log.info("notices sent", count=sent)
+
+    def _pause(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
