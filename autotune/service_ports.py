@@ -236,7 +236,8 @@ class Deployment(Protocol):
         """ServerFailed or ExportFailed unless what is in service is the release."""
 
     def restore(self, kept: str) -> None:
-        """Put back what `apply` kept; safe to call twice."""
+        """Put back what `apply` kept, by where it said or by the label: by the label also where
+        nothing was applied. Safe to call twice."""
 
     def recover(self) -> None:
         """Finish or undo what a killed process left half done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from tritonclient.grpc import InferenceServerClient
@@ -52,11 +52,26 @@ class Control:
         except InferenceServerException:
             return False
 
-    def load(self, override: str | None, timeout_s: float, model: str | None = None) -> None:
-        """Load a model, with a configuration in place of its file's if one is given, and wait
-        until it is ready."""
+    def load(
+        self,
+        override: str | None,
+        timeout_s: float,
+        model: str | None = None,
+        *,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Load a model, with a configuration in place of its file's if one is given (and then, if
+        they are given, with ``files`` in place of all of its own, by their paths), and wait until
+        it is ready."""
         deadline = time.monotonic() + timeout_s
-        self._call(self._client.load_model, config=override, timeout_s=timeout_s, model=model)
+        sent = {f"file:{path}": content for path, content in (files or {}).items()}
+        self._call(
+            self._client.load_model,
+            config=override,
+            files=sent or None,
+            timeout_s=timeout_s,
+            model=model,
+        )
         self.wait_until_ready(deadline - time.monotonic(), model)
 
     def wait_until_ready(self, timeout_s: float, model: str | None = None) -> None:

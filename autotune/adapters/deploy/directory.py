@@ -1,0 +1,316 @@
+"""A Triton model repository directory as a target."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from autotune.adapters.deploy.merging import (
+    Change,
+    build,
+    change_of,
+    link,
+    room_needed,
+    text_diff,
+    versions,
+)
+from autotune.adapters.deploy.sidecar import MANIFEST, STAGED, Sidecar, inode, resemble
+from autotune.adapters.durable import sync_tree, write_synced
+from autotune.adapters.triton.config import ModelConfig, read, render
+from autotune.adapters.triton.repository import CONFIG_FILE
+from autotune.core.errors import ExportFailed, InputRefused
+from autotune.service_ports import Release
+
+WHOLE = "repository"
+"""The name, in a staged or kept folder, of a repository that changes as a whole."""
+_FILE_SYSTEM_BYTES = 1_000_000
+
+Known: TypeAlias = Sequence[Mapping[str, ModelConfig]]
+"""Configurations by model, any of which may be in service: as the study found them, and as the last
+promotion left them."""
+Fingerprint: TypeAlias = Sequence[tuple[str, int, int, int]]
+
+
+class DirectoryDeployment:
+    """Implements `service_ports.Deployment`; whoever changes something holds `locked`.
+
+    One model that changes is exchanged as a folder, several are with their whole repository. A
+    configuration that is not ``known`` is not overwritten (None: whatever is there may be).
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        *,
+        known: Known | None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._repository = _real(repository)
+        self._known = known
+        self._now = now
+        self._sidecar = Sidecar(self._repository)
+
+    @property
+    def repository(self) -> Path:
+        """Its real path: a symbolic link leads to it still after a change."""
+        return self._repository
+
+    def locked(self) -> AbstractContextManager[None]:
+        return self._sidecar.locked()
+
+    def present(self, name: str) -> ModelConfig | None:
+        """A model's configuration as its file says; an empty one where it has none; None where the
+        model is not there."""
+        folder = self._repository / name
+        if not folder.is_dir():
+            return None
+        file = folder / CONFIG_FILE
+        config = read(file) if file.is_file() else ModelConfig()
+        config.name = name
+        return config
+
+    # ---------------------------------------------------------------------------------- the port
+    def preflight(self, release: Release) -> str:
+        self._refuse_unswitchable()
+        self._sidecar.probe()
+        changes = self._changes(release)
+        self._refuse_strangers(changes)
+        self._refuse_without_room(changes)
+        return "".join(change.diff for change in changes)
+
+    def apply(self, release: Release, *, label: str) -> str:
+        kept = self._sidecar.kept(label)
+        if kept.is_dir():
+            return str(kept)
+        shutil.rmtree(self._sidecar.undone(label), ignore_errors=True)
+        changes = [each for each in self._changes(release) if not each.nothing]
+        self._refuse_strangers(changes)
+        try:
+            self._carry_out(changes, label)
+        except BaseException:
+            self.recover()
+            if kept.is_dir():
+                self.restore(str(kept))
+            raise
+        self._sidecar.prune()
+        return str(kept)
+
+    def _carry_out(self, changes: Sequence[Change], label: str) -> None:
+        with self._preparing(label) as holder:
+            before = self._fingerprint(changes)
+            entry, fresh = self._staged(changes, holder)
+            self._write_manifest(holder, {each.name: each.present.exists() for each in changes})
+            sync_tree(holder)
+        if self._fingerprint(changes) != before:
+            raise ExportFailed(
+                "somebody else changed the repository while the promotion was prepared",
+                value=str(self._repository),
+                next_step="Nothing was promoted: promote again when that has ended.",
+            )
+        self._turn(entry, fresh, holder, self._sidecar.kept(label))
+
+    def verify(self, release: Release) -> None:
+        for change in self._changes(release):
+            if not change.nothing:
+                raise ExportFailed(
+                    f"what is in service of {change.name} is not what was promoted:"
+                    f"\n{change.diff.rstrip()}",
+                    value=str(change.present),
+                    next_step="Does something else write into the repository?",
+                )
+
+    def restore(self, kept: str) -> None:
+        label = Path(kept).name
+        held, undone = self._sidecar.kept(label), self._sidecar.undone(label)
+        if undone.is_dir():
+            shutil.rmtree(held, ignore_errors=True)
+            return
+        if kept == label and not held.is_dir():
+            return
+        models = self.replaced(kept)
+        try:
+            self._put_back(models, held, undone)
+        except BaseException:
+            self.recover()
+            raise
+        self._sidecar.prune()
+
+    def recover(self) -> None:
+        self._sidecar.recover()
+
+    def replaced(self, kept: str) -> Mapping[str, bool]:
+        """The models that a change replaced, and whether each was there before. ExportFailed if
+        that is not kept any more."""
+        label = Path(kept).name
+        for folder in (self._sidecar.kept(label), self._sidecar.undone(label)):
+            if (folder / MANIFEST).is_file():
+                manifest: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+                return dict(manifest["models"])
+        raise ExportFailed(
+            "what the promotion replaced is not kept any more",
+            value=str(self._sidecar.kept(label)),
+            next_step="Promote the trial of an earlier study instead, or put the files back by"
+            " hand.",
+        )
+
+    # ----------------------------------------------------------------------------------- parts
+    def _changes(self, release: Release) -> list[Change]:
+        return [
+            change_of(name, self._repository / name, release.repository / name)
+            for name in release.names
+        ]
+
+    @contextmanager
+    def _preparing(self, label: str) -> Iterator[Path]:
+        """A fresh folder to prepare a change in."""
+        holder = self._sidecar.folder(STAGED) / label
+        try:
+            shutil.rmtree(holder, ignore_errors=True)
+            holder.mkdir()
+            yield holder
+        except OSError as error:
+            raise ExportFailed(
+                f"the promotion could not be prepared: {error.strerror or error}",
+                value=error.filename or str(holder),
+                next_step="Nothing was changed. Is there space left? Can the files be read?",
+            ) from error
+
+    def _staged(self, changes: Sequence[Change], holder: Path) -> tuple[str, Path]:
+        """What is to be exchanged, by its name in the repository, and what for."""
+        if len(changes) == 1:
+            fresh = holder / changes[0].name
+            build(changes[0], fresh)
+            return changes[0].name, fresh
+        fresh = holder / WHOLE
+        if changes:
+            self._build_whole(fresh, without={each.name for each in changes})
+            for change in changes:
+                build(change, fresh / change.name)
+        return "", fresh
+
+    def _build_whole(self, fresh: Path, *, without: set[str]) -> None:
+        fresh.mkdir()
+        for entry in self._repository.iterdir():
+            if entry.name not in without:
+                link(entry, fresh / entry.name)
+        resemble(fresh, self._repository)
+
+    def _put_back(self, models: Mapping[str, bool], held: Path, undone: Path) -> None:
+        if len(models) == 1:
+            (name,) = models
+            self._turn(name, held / name, held, undone)
+        else:
+            self._restore_several(models, held, undone)
+
+    def _restore_several(self, models: Mapping[str, bool], held: Path, undone: Path) -> None:
+        """In a new repository, since models may have been added to it meanwhile."""
+        with self._preparing(undone.name) as holder:
+            fresh = holder / WHOLE
+            if models:
+                self._build_whole(fresh, without=set(models))
+                for name in (name for name, existed in models.items() if existed):
+                    link(held / WHOLE / name, fresh / name)
+            shutil.copy2(held / MANIFEST, holder / MANIFEST)
+            sync_tree(holder)
+        self._turn("", fresh, holder, undone)
+        shutil.rmtree(held, ignore_errors=True)
+
+    def _turn(self, entry: str, fresh: Path, holder: Path, ends: Path) -> None:
+        if not entry and not fresh.exists():  # no model changes: there is nothing but the record
+            ends.parent.mkdir(exist_ok=True)
+            holder.rename(ends)
+            return
+        self._sidecar.turn(entry, other=fresh, holder=holder, ends=ends)
+
+    def _write_manifest(self, holder: Path, models: Mapping[str, bool]) -> None:
+        manifest = {"models": dict(models), "at": self._now()}
+        write_synced(holder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+
+    def _fingerprint(self, changes: Sequence[Change]) -> Fingerprint:
+        """Of all that is about to be exchanged: names, sizes, times and inodes."""
+        roots = [changes[0].present] if len(changes) == 1 else [self._repository]
+        return [found for root in roots for found in _stamps(root)]
+
+    # --------------------------------------------------------------------------------- refusals
+    def _refuse_unswitchable(self) -> None:
+        repository = self._repository
+        if not os.access(repository, os.W_OK | os.X_OK):
+            raise InputRefused(
+                "the model repository cannot be written",
+                value=str(repository),
+                next_step="Give this user the right to, or promote as one who has it.",
+            )
+        beside = inode(repository.parent)
+        if repository.is_mount() or (inode(repository) or (0,))[0] != (beside or (1,))[0]:
+            raise InputRefused(
+                "the repository is a mount of its own, and new files cannot be prepared beside it"
+                " on the same file system",
+                value=str(repository),
+                next_step="Use a directory within the mount as the repository"
+                f" ({repository.name}/models, say), or promote where what is mounted there lies.",
+            )
+        if versions(repository) or (repository / CONFIG_FILE).exists():
+            raise InputRefused(
+                "the path is a model's own directory, not a repository of models",
+                value=str(repository),
+                next_step=f"Give its parent directory, {repository.parent}.",
+            )
+
+    def _refuse_strangers(self, changes: Sequence[Change]) -> None:
+        """A configuration that neither the study found nor a promotion left is somebody's."""
+        if self._known is None:
+            return
+        for change in changes:
+            here = self.present(change.name)
+            release = read(change.release / CONFIG_FILE)
+            release.name = change.name
+            known = [each[change.name] for each in self._known if change.name in each]
+            if here is not None and here != ModelConfig(name=change.name):
+                refuse_stranger(change.name, here, [release, *known], str(change.present))
+
+    def _refuse_without_room(self, changes: Sequence[Change]) -> None:
+        needed = _FILE_SYSTEM_BYTES + sum(room_needed(each) for each in changes)
+        free = shutil.disk_usage(self._repository).free
+        if free < needed:
+            raise InputRefused(
+                f"the promotion takes about {needed / 1e6:.0f} MB beside the repository, and its"
+                f" disk has {free / 1e6:.0f} MB free",
+                value=str(self._repository),
+                next_step="Make room there: what was in service stays until it is pruned.",
+            )
+
+
+def refuse_stranger(name: str, here: ModelConfig, known: Sequence[ModelConfig], where: str) -> None:
+    """InputRefused with the difference to the last that is ``known`` unless it is one of them."""
+    if here in known:
+        return
+    diff = "".join(text_diff(name, render(known[-1]), render(here)))
+    raise InputRefused(
+        f"the configuration of {name} in service is neither the one that the study found nor that"
+        f" of the last promotion; it differs so:\n{diff.rstrip()}",
+        value=where,
+        next_step="Somebody has changed it since. Tune it as it is now, or replace it all the same"
+        " with `autotune promote … --anyway`.",
+    )
+
+
+def _real(repository: Path) -> Path:
+    if not repository.is_dir():
+        rule = "is a file, not a directory" if repository.exists() else "does not exist"
+        raise InputRefused(f"the target repository {rule}", value=str(repository))
+    return repository.resolve()
+
+
+def _stamps(root: Path) -> Iterator[tuple[str, int, int, int]]:
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(set(names) - {"__pycache__"})
+        for file in sorted(files):
+            path = Path(directory) / file
+            status = path.lstat()
+            yield str(path), status.st_size, status.st_mtime_ns, status.st_ino

@@ -1,0 +1,257 @@
+"""A live Triton in explicit mode as a target, with the repository that it loads from or without."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from autotune.adapters.deploy.directory import DirectoryDeployment, Known
+from autotune.adapters.deploy.merging import CACHES, text_diff
+from autotune.adapters.deploy.served import differences
+from autotune.adapters.durable import replace_synced
+from autotune.adapters.triton.config import ModelConfig, override_json, parse, read, render
+from autotune.adapters.triton.control import Control
+from autotune.adapters.triton.remote import Found, found, require_explicit
+from autotune.adapters.triton.repository import CONFIG_FILE, files_of
+from autotune.core.errors import AutotuneError, ExportFailed, InputRefused, ServerFailed
+from autotune.service_ports import Release
+
+SENT_BYTES = 256_000_000
+"""How large the files of a model may be that are sent with a load request."""
+LOAD_TIMEOUT_S = 120.0
+
+
+class LiveDeployment:
+    """Implements `service_ports.Deployment`; whoever changes something holds `locked`.
+
+    With a ``directory``, that is changed and the server told to load from it. Without, the
+    configuration is sent in place of the file's, for as long as the server runs, together with the
+    model's files where these are other than the study's own (``sends``, by model's name).
+    ``states`` is the folder in which is kept how the server was found. ``known``: as
+    `DirectoryDeployment`. Every call to the server has a deadline.
+    """
+
+    def __init__(  # noqa: PLR0913 - the server, what it loads, what may be replaced, where to keep it
+        self,
+        grpc: str,
+        *,
+        directory: DirectoryDeployment | None,
+        known: Known | None,
+        states: Path,
+        sends: frozenset[str] = frozenset(),
+        load_timeout_s: float = LOAD_TIMEOUT_S,
+    ) -> None:
+        self._address = grpc
+        self._directory = directory
+        self._known = known
+        self._states = states
+        self._sends = sends
+        self._timeout_s = load_timeout_s
+        self._control = Control(grpc, "")
+
+    def close(self) -> None:
+        self._control.close()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """AutotuneError if somebody else is changing the server's models, or the repository."""
+        self._states.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(self._address.encode()).hexdigest()[:16]
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(FileLock(self._states / f"{name}.lock", timeout=0))
+            except Timeout as error:
+                raise AutotuneError(
+                    f"another promotion is under way on {self._address}",
+                    next_step="wait until it has ended; `autotune history MODEL` tells of it",
+                ) from error
+            if self._directory is not None:
+                stack.enter_context(self._directory.locked())
+            yield
+
+    def present(self, name: str) -> ModelConfig | None:
+        """A model's configuration: as its file says, or else as the server has it loaded."""
+        if self._directory is not None:
+            return self._directory.present(name)
+        self._require_live()
+        return found(self._control, [name])[name]
+
+    # ---------------------------------------------------------------------------------- the port
+    def preflight(self, release: Release) -> str:
+        self._require_live()
+        require_explicit(self._control)
+        served = found(self._control, release.names)
+        diff = self._directory.preflight(release) if self._directory is not None else None
+        self._refuse_strangers(release, served)
+        if diff is not None:
+            return diff
+        self._refuse_to_send(release)
+        return "".join(
+            line
+            for name, wanted in _configs(release).items()
+            for line in self._served_diff(name, served[name], wanted)
+        )
+
+    def apply(self, release: Release, *, label: str) -> str:
+        state = self._states / f"{label}.json"
+        if not state.exists():
+            replace_synced(state, _state_text(found(self._control, release.names)))
+        kept = str(state)
+        if self._directory is not None:
+            kept = self._directory.apply(release, label=label)
+        try:
+            self._load(release, kept)
+        except BaseException:
+            self.restore(kept)
+            raise
+        return kept
+
+    def verify(self, release: Release) -> None:
+        if self._directory is not None:
+            self._directory.verify(release)
+        for name, wanted in _configs(release).items():
+            self._control.wait_until_ready(self._timeout_s, name)
+            if wrong := differences(wanted, self._control.config(name)):
+                raise ServerFailed(
+                    f"the server does not serve {name} as it was promoted",
+                    value="; ".join(wrong),
+                    next_step="Does something else load its models?"
+                    + (" Does it load from another repository?" if self._directory else ""),
+                )
+
+    def restore(self, kept: str) -> None:
+        label = Path(kept).name.removesuffix(".json")
+        state = self._states / f"{label}.json"
+        if kept == label and not state.exists():
+            return
+        if not state.exists():
+            raise ExportFailed(
+                "how the server was before that promotion is not kept here",
+                value=str(state),
+                next_step="Load its models again there, from its repository.",
+            )
+        before = _state(json.loads(state.read_text(encoding="utf-8")))
+        if self._directory is not None:
+            self._directory.restore(kept)
+        for name in reversed([name for name, config in before.items() if config is None]):
+            self._control.unload(self._timeout_s, model=name)
+        for name, config in before.items():
+            if config is not None:
+                self._load_as_before(name, config)
+
+    def recover(self) -> None:
+        if self._directory is not None:
+            self._directory.recover()
+
+    # ----------------------------------------------------------------------------------- parts
+    def _load(self, release: Release, kept: str) -> None:
+        """What is not served as it should be; an ensemble after its steps."""
+        changed = set() if self._directory is None else set(self._directory.replaced(kept))
+        for name, wanted in _configs(release).items():
+            as_wanted = self._control.loaded(name) and not differences(
+                wanted, self._control.config(name)
+            )
+            if as_wanted and name not in changed | self._sends:
+                continue
+            try:
+                self._load_one(release, name, wanted)
+            except ServerFailed as error:
+                raise ServerFailed(
+                    f"the server cannot load {name} as it was to be promoted: {error.rule}",
+                    value=error.value,
+                ) from error
+
+    def _load_one(self, release: Release, name: str, wanted: ModelConfig) -> None:
+        if self._directory is not None:
+            self._control.load(None, self._timeout_s, name)
+            return
+        files = _contents(release.repository / name) if name in self._sends else None
+        self._control.load(override_json(wanted), self._timeout_s, name, files=files)
+
+    def _load_as_before(self, name: str, config: ModelConfig) -> None:
+        """From the server's own files, and where these say something else, under the configuration
+        that it had."""
+        self._control.load(None, self._timeout_s, name)
+        if self._control.config(name) != config and self._directory is None:
+            self._control.load(override_json(config), self._timeout_s, name)
+
+    def _served_diff(
+        self, name: str, here: ModelConfig | None, wanted: ModelConfig
+    ) -> Iterator[str]:
+        """Nothing where the server serves it so already; in the words of a file where one is known
+        that amounts to what is served, since a server completes what it loads."""
+        if here is None:
+            yield from text_diff(name, "", render(wanted))
+        elif differences(wanted, here):
+            files = [each[name] for each in self._known or () if name in each]
+            same = [each for each in files if not differences(each, here)]
+            yield from text_diff(name, render([*same, here][0]), render(wanted))
+
+    def _require_live(self) -> None:
+        if not self._control.live():
+            raise ServerFailed(
+                f"no live Triton answers at {self._address}",
+                next_step="Check the target's address (host:port of its gRPC service), and that the"
+                " server is up.",
+            )
+
+    # --------------------------------------------------------------------------------- refusals
+    def _refuse_strangers(self, release: Release, served: Found) -> None:
+        """A configuration that was loaded by somebody else: neither as the file says, nor as the
+        study found it, nor as a promotion left it."""
+        if self._known is None:
+            return
+        for name, wanted in _configs(release).items():
+            here = served[name]
+            own = self._directory.present(name) if self._directory is not None else None
+            known = [wanted, *(each[name] for each in self._known if name in each)]
+            known += [] if own is None else [own]
+            if here is not None and all(differences(each, here) for each in known):
+                raise InputRefused(
+                    f"{name} is served with a configuration that is neither what the study found"
+                    " nor that of the last promotion",
+                    value="; ".join(differences(known[-1], here)),
+                    next_step="Somebody has loaded it since. Tune it as it is now, or replace it"
+                    " all the same with `autotune promote … --anyway`.",
+                )
+
+    def _refuse_to_send(self, release: Release) -> None:
+        for name in self._sends:
+            size = sum(file.stat().st_size for file in files_of(release.repository / name))
+            if size > SENT_BYTES:
+                raise InputRefused(
+                    f"the files of {name} change, and {size / 1e6:.0f} MB are too many to send to a"
+                    f" server; at most {SENT_BYTES / 1e6:.0f} MB are",
+                    next_step="Name the repository that the server loads from as well (--target).",
+                )
+
+
+def _configs(release: Release) -> dict[str, ModelConfig]:
+    return {name: read(release.repository / name / CONFIG_FILE) for name in release.names}
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """A model's files by their paths in its folder, its configuration left out."""
+    files = (file for file in files_of(folder) if not CACHES & set(file.parts))
+    return {
+        path: file.read_bytes()
+        for file in files
+        if (path := file.relative_to(folder).as_posix()) != CONFIG_FILE
+    }
+
+
+def _state_text(before: Found) -> str:
+    plain = {name: None if config is None else render(config) for name, config in before.items()}
+    return json.dumps({"models": plain}, indent=2) + "\n"
+
+
+def _state(plain: Any) -> Found:
+    return {
+        name: None if text is None else parse(text, name) for name, text in plain["models"].items()
+    }

@@ -1,0 +1,229 @@
+"""What a model's folder in service becomes under a release, and how that is told.
+
+Each entry of the release's folder takes the place of the one of that name; what the folder in
+service has beyond (labels, other versions) stays. A release without a version directory, as that of
+a model which a remote server holds, changes the configuration alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import filecmp
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.adapters.deploy.sidecar import resemble
+from autotune.adapters.triton.config import ModelConfig, read, render
+from autotune.adapters.triton.repository import CONFIG_FILE
+from autotune.core.errors import InputRefused
+
+CACHES = frozenset({"__pycache__", ".git", ".ipynb_checkpoints"})
+"""Not part of a model: a server that loads Python code writes the first beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Of one model. ``present`` is its folder in service, be it there or not, ``release`` its new
+    one. Files by their paths in the model's folder."""
+
+    name: str
+    present: Path
+    release: Path
+    added: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    configured: bool = False
+    """Whether the configuration becomes another, be it only in its words."""
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.added or self.replaced or self.removed or self.configured)
+
+    @property
+    def diff(self) -> str:
+        """The configurations' unified diff, and a line for each file that changes or is kept though
+        the release does not have it."""
+        lines = [*config_diff(self.name, self.present, self.release)]
+        beyond = self.kept if versions(self.release) else ()
+        for words, files in (
+            ("new", self.added),
+            ("replaced", self.replaced),
+            ("taken out", self.removed),
+            ("kept, though not of the release", beyond),
+        ):
+            lines += [f"# {self.name}/{file}: {words}\n" for file in files]
+        return "".join(lines)
+
+
+def change_of(name: str, present: Path, release: Path) -> Change:
+    """InputRefused where the release alone would not be what is served."""
+    _refuse_other_versions(name, present, release)
+    new = set(_files(release))
+    old = set(_files(present)) if present.is_dir() else set()
+    ours = {entry.name for entry in _entries(release)}
+    in_both = (new & old) - {CONFIG_FILE}
+    beyond = old - new
+    return Change(
+        name=name,
+        present=present,
+        release=release,
+        added=tuple(sorted(new - old - {CONFIG_FILE})),
+        replaced=tuple(sorted(f for f in in_both if not _same(present / f, release / f))),
+        removed=tuple(sorted(f for f in beyond if _top(f) in ours)),
+        kept=tuple(sorted(f for f in beyond if _top(f) not in ours)),
+        configured=not _same_text(present / CONFIG_FILE, release / CONFIG_FILE),
+    )
+
+
+def config_diff(name: str, present: Path, release: Path) -> Iterator[str]:
+    """In the order of the schema, so that only what is said differently shows."""
+    return text_diff(name, _told(present / CONFIG_FILE), _told(release / CONFIG_FILE))
+
+
+def text_diff(name: str, before: str, after: str) -> Iterator[str]:
+    path = f"{name}/{CONFIG_FILE}"
+    return difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        fromfile=f"{path} (in service)" if before else "/dev/null",
+        tofile=f"{path} (release)",
+    )
+
+
+def _told(file: Path) -> str:
+    return render(read(file)) if file.is_file() else ""
+
+
+def _same_text(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
+# ------------------------------------------------------------------------------------ building
+def build(change: Change, target: Path) -> None:
+    """The model's new folder at ``target``: files that stay as they are, as hard links."""
+    target.mkdir()
+    taken = set()
+    for entry in _entries(change.release):
+        _put(entry, change.present / entry.name, target / entry.name)
+        taken.add(entry.name)
+    if change.present.is_dir():
+        for entry in change.present.iterdir():
+            if entry.name not in taken:
+                link(entry, target / entry.name)
+    resemble(target, change.present if change.present.is_dir() else change.present.parent)
+
+
+def _put(new: Path, old: Path, target: Path) -> None:
+    if new.is_dir():
+        target.mkdir()
+        for entry in _entries(new):
+            _put(entry, old / entry.name, target / entry.name)
+        if old.is_dir():
+            resemble(target, old)
+    elif new.name != CONFIG_FILE and _same(old, new):
+        link(old, target)
+    else:
+        shutil.copyfile(new, target)
+        shutil.copymode(new, target)
+        if old.is_file():
+            resemble(target, old)
+
+
+def link(source: Path, target: Path) -> None:
+    """A file as a hard link where the file system takes it, else as a copy; a directory with all
+    that it holds; a symbolic link as it is."""
+    if source.is_symlink():
+        target.symlink_to(source.readlink())
+    elif source.is_dir():
+        target.mkdir()
+        for entry in source.iterdir():
+            link(entry, target / entry.name)
+        resemble(target, source)
+        shutil.copystat(source, target)
+    else:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+            resemble(target, source)
+
+
+def room_needed(change: Change) -> int:
+    """Bytes that `build` copies at most."""
+    files = (*change.added, *change.replaced, CONFIG_FILE)
+    return sum((change.release / file).stat().st_size for file in files)
+
+
+def size_of(folder: Path) -> int:
+    return sum((folder / file).stat().st_size for file in _files(folder))
+
+
+# -------------------------------------------------------------------------------------- refusals
+def _refuse_other_versions(name: str, present: Path, release: Path) -> None:
+    """A higher version in service would be loaded in place of the one that was measured."""
+    ours = versions(release)
+    config = read(release / CONFIG_FILE)
+    if not ours:
+        if not versions(present):
+            raise InputRefused(
+                f"the release of {name} has its configuration alone, and the target has no version"
+                " of it",
+                value=str(present),
+                next_step="Name the repository that the model's server loads from.",
+            )
+        return
+    other = sorted(_loaded(ours | versions(present), config) - _loaded(ours, config))
+    if other:
+        raise InputRefused(
+            f"the target has another version of {name} than the study measured, and its server"
+            " would load that one too, or in its place",
+            value=", ".join(map(str, other)),
+            next_step="Tune the model again from that repository, or move that version's directory"
+            " out of it first.",
+        )
+
+
+def versions(folder: Path) -> set[int]:
+    if not folder.is_dir():
+        return set()
+    return {int(each.name) for each in folder.iterdir() if each.is_dir() and each.name.isdecimal()}
+
+
+def _loaded(found: set[int], config: ModelConfig) -> set[int]:
+    policy = config.version_policy
+    if policy.HasField("specific"):
+        return found & set(policy.specific.versions)
+    if policy.HasField("all"):
+        return found
+    newest = max(1, policy.latest.num_versions)
+    return set(sorted(found - {0})[-newest:])
+
+
+# ----------------------------------------------------------------------------------------- files
+def _files(folder: Path) -> Iterator[str]:
+    """Paths of the files below it, and of empty directories (an ensemble's version is one)."""
+    for directory, names, files in os.walk(folder, followlinks=True):
+        names[:] = sorted(set(names) - CACHES)
+        here = Path(directory).relative_to(folder)
+        if not names and not files and here.parts:
+            yield f"{here.as_posix()}/"
+        yield from ((here / file).as_posix() for file in files)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if each.name not in CACHES)
+
+
+def _top(file: str) -> str:
+    return file.split("/", 1)[0]
+
+
+def _same(one: Path, other: Path) -> bool:
+    """What can be read of both is the same; two directories (empty ones, see `_files`) are."""
+    if not one.exists() or not other.exists() or one.is_dir() != other.is_dir():
+        return False
+    return one.is_dir() or one.samefile(other) or filecmp.cmp(one, other, shallow=False)

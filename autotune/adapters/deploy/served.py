@@ -1,0 +1,80 @@
+"""Whether what a server has loaded is what a configuration says.
+
+A server completes what it loads (names of instance groups, the batcher's preferred sizes, …), so
+that the two are never equal. Held against each other are every field that the configuration sets,
+and what the fields that autotune tunes come to on either side, set or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from autotune.adapters.triton.config import ModelConfig, present
+from search_spaces.candidate import (
+    INSTANCES,
+    MAX_BATCH_SIZE,
+    PREFERRED_BATCH_SIZES,
+    QUEUE_DELAY_US,
+)
+
+_TUNED = (MAX_BATCH_SIZE, QUEUE_DELAY_US, PREFERRED_BATCH_SIZES, INSTANCES)
+
+
+def differences(wanted: ModelConfig, served: ModelConfig) -> list[str]:
+    """In words, one for each field; empty where it is served as wanted."""
+    told = list(_fields(wanted, served, ""))
+    if wanted.HasField("ensemble_scheduling"):
+        return told
+    meant, found = present(wanted, _TUNED).values, present(served, _TUNED).values
+    told += [
+        f"{name} is {found.get(name)}, not {meant.get(name)}"
+        for name in _TUNED
+        if meant.get(name) != found.get(name)
+    ]
+    beyond = sorted(set(served.parameters) - set(wanted.parameters))
+    told += [f"parameters.{key} is set" for key in beyond]
+    return list(dict.fromkeys(told))
+
+
+def _fields(wanted: Message, served: Message, path: str) -> Iterator[str]:
+    for field, value in wanted.ListFields():
+        where = f"{path}{field.name}"
+        yield from _field(field, value, getattr(served, field.name), where, served)
+
+
+def _field(
+    field: FieldDescriptor, value: Any, found: Any, where: str, served: Message
+) -> Iterator[str]:
+    if field.message_type is None:
+        if value != found:
+            yield f"{where} is {_words(found)}, not {_words(value)}"
+    elif field.message_type.GetOptions().map_entry:
+        yield from _map(value, found, where)
+    elif isinstance(value, Message):
+        if served.HasField(field.name):
+            yield from _fields(value, found, f"{where}.")
+        else:
+            yield f"{where} is not set"
+    elif len(value) != len(found):
+        yield f"{where} has {len(found)} entries, not {len(value)}"
+    else:
+        for i, (mine, theirs) in enumerate(zip(value, found, strict=True)):
+            yield from _fields(mine, theirs, f"{where}[{i}].")
+
+
+def _map(value: Any, found: Any, where: str) -> Iterator[str]:
+    for key in sorted(value):
+        if key not in found:
+            yield f"{where}.{key} is not set"
+        elif isinstance(value[key], Message):
+            yield from _fields(value[key], found[key], f"{where}.{key}.")
+        elif value[key] != found[key]:
+            yield f"{where}.{key} is {found[key]}, not {value[key]}"
+
+
+def _words(value: Any) -> str:
+    return str(list(value)) if hasattr(value, "extend") else str(value)

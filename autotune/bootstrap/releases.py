@@ -1,0 +1,249 @@
+"""A stored trial's files, ready to be put into service at a target, and how they get there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+from autotune.adapters import machine
+from autotune.adapters.deploy.directory import DirectoryDeployment, Known
+from autotune.adapters.deploy.live import LiveDeployment
+from autotune.adapters.triton.config import ModelConfig, parse, read
+from autotune.adapters.triton.control import Control
+from autotune.adapters.triton.remote import remote_model
+from autotune.adapters.triton.repository import CONFIG_FILE, backend_of
+from autotune.bootstrap.stored import StoredStudy, export_stored
+from autotune.core.errors import InputRefused
+from autotune.core.model_interface import Endpoint
+from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.study import Launch, Study
+from autotune.ports import TrialStore
+from autotune.retune.promote import label_of
+from autotune.retune.shadow import Probes, ProbingCheck
+from autotune.service_ports import PromotionStore, Release
+from autotune.settings import Settings
+from loadgen.driver import LocustDriver
+from loadgen.inputs import build_samples
+from search_spaces.candidate import VARIANT, Candidate
+
+CONFIGS, FOUND, NATIVE, SENDS = "configs", "found", "native", "sends"
+"""Keys of a promotion's detail: the configurations that it brings, and those that its study found,
+by model; whether a native form was exported; the models whose files are other than the study's."""
+
+Place: TypeAlias = DirectoryDeployment | LiveDeployment
+Texts: TypeAlias = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A trial of a study, written to a folder."""
+
+    study: Study
+    study_id: int
+    trial: int
+    candidate: Candidate
+    sla: str
+    release: Release
+    configs: Texts
+    found: Texts
+    sends: frozenset[str]
+    native: bool
+
+
+# -------------------------------------------------------------------------------------- exports
+def export_release(
+    store: TrialStore,
+    reference: str,
+    *,
+    trial: int | None,
+    native: bool,
+    out: Path,
+) -> Exported:
+    """InputRefused as `export_stored` says."""
+    stored = StoredStudy.load(store, reference)
+    told = export_stored(store, str(stored.record.id), trial=trial, out=out, native=native)
+    release = release_at(out)
+    chosen = next(each for each in stored.trials if each.number == told["trial"])
+    return Exported(
+        study=stored.study,
+        study_id=stored.record.id,
+        trial=chosen.number,
+        candidate=chosen.candidate,
+        sla=str(told["sla"]),
+        release=release,
+        configs=_texts(out, release.names),
+        found=found_by(stored.study, release.names),
+        sends=_sends(stored.study, stored.trials[0].candidate, chosen.candidate),
+        native=native,
+    )
+
+
+def release_at(folder: Path) -> Release:
+    """An export as a release: its models, each after those that it needs."""
+    names = sorted(each.name for each in folder.iterdir() if (each / CONFIG_FILE).is_file())
+    needs = {name: _steps(read(folder / name / CONFIG_FILE), names) for name in names}
+    return Release(repository=folder, names=tuple(TopologicalSorter(needs).static_order()))
+
+
+def _steps(config: ModelConfig, names: Sequence[str]) -> list[str]:
+    steps = (step.model_name for step in config.ensemble_scheduling.step)
+    return sorted({step for step in steps if step in names})
+
+
+def _texts(repository: Path, names: Sequence[str]) -> dict[str, str]:
+    files = {name: repository / name / CONFIG_FILE for name in names}
+    return {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.exists()}
+
+
+def found_by(study: Study, names: Sequence[str]) -> Texts:
+    """The configurations that the study found in service: as their files said, or of a remote
+    server as it has them loaded. None of a model that was given as a bare file: then nobody knows
+    what is in service."""
+    if study.server.launch is Launch.REMOTE:
+        with TemporaryDirectory(prefix="autotune-found-") as scratch:
+            model = remote_model(study.server, study.model.name, Path(scratch))
+            return _texts(model.repository, names)
+    return {} if study.model.repository is None else _texts(study.model.repository, names)
+
+
+def _sends(study: Study, in_service: Candidate, chosen: Candidate) -> frozenset[str]:
+    """The models of which the trial served another variant than what was in service."""
+    steps = chosen.steps or ("",)
+    return frozenset(
+        step or study.model.name
+        for step in steps
+        if chosen.of(step).get(VARIANT) not in (None, in_service.of(step).get(VARIANT))
+    )
+
+
+# ----------------------------------------------------------------------------- proposals' folders
+def folder_of(settings: Settings, promotion: Promotion) -> Path:
+    """Where its release waits for it to be approved."""
+    return releases(settings) / label_of(promotion)
+
+
+def releases(settings: Settings) -> Path:
+    return settings.service_dir / "releases"
+
+
+def sweep(store: PromotionStore, settings: Settings) -> None:
+    """Remove the releases of promotions that have come to an end, this database's."""
+    if not releases(settings).is_dir():
+        return
+    over = [state for state in PromotionState if state not in WAITING]
+    for promotion in store.promotions(states=over, limit=1000):
+        shutil.rmtree(folder_of(settings, promotion), ignore_errors=True)
+
+
+WAITING = (PromotionState.PROPOSED, PromotionState.APPROVED, PromotionState.APPLYING)
+
+
+# -------------------------------------------------------------------------------------- targets
+def normalized(target: Target) -> Target:
+    """With its repository's real path, so that one place has one name. InputRefused for a shadow
+    check without an address to send requests to."""
+    if target.live and target.shadow_s > 0 and target.http is None:
+        raise InputRefused(
+            "the shadow check sends requests over HTTP, and the target has no such address",
+            next_step="Name it (--target-http HOST:PORT), or do without the check (--shadow-s 0).",
+        )
+    if target.repository is None:
+        return target
+    return replace(target, repository=target.repository.expanduser().resolve())
+
+
+def place(
+    target: Target,
+    stack: ExitStack,
+    *,
+    known: Known | None,
+    sends: frozenset[str] = frozenset(),
+    load_timeout_s: float = 120.0,
+) -> Place:
+    """What puts a release into service there; connections end with ``stack``."""
+    directory = None
+    if target.repository is not None:
+        directory = DirectoryDeployment(target.repository, known=known)
+    if target.grpc is None:
+        assert directory is not None, "a target's rule"
+        return directory
+    live = LiveDeployment(
+        target.grpc,
+        directory=directory,
+        known=known,
+        states=Settings.from_environment().service_dir / "states",
+        sends=sends,
+        load_timeout_s=load_timeout_s,
+    )
+    stack.callback(live.close)
+    return live
+
+
+def served_natively(at: Place, target: Target, name: str) -> bool:
+    """Whether the target serves the model by the ONNX Runtime backend now, and not by autotune's
+    runner in its place."""
+    config = at.present(name)
+    if config is None:
+        return False
+    folder = Path() if target.repository is None else target.repository / name
+    return backend_of(config, folder) == "onnxruntime"
+
+
+def known_configs(
+    found: Texts, champion: Promotion | None, *, lasting: bool
+) -> list[Mapping[str, ModelConfig]]:
+    """What may be in service without anybody else having put it there: what the study found, what
+    the champion brought, and, where that does not outlast a restart of the server, what it had
+    found itself."""
+    texts: list[Any] = []
+    if champion is not None:
+        texts += [] if lasting else [champion.detail.get(FOUND)]
+        texts.append(champion.detail.get(CONFIGS))
+    texts.insert(0, found)
+    return [_parsed(each) for each in texts if each]
+
+
+def _parsed(texts: Texts) -> dict[str, ModelConfig]:
+    configs = {name: parse(text, f"{name}/{CONFIG_FILE}") for name, text in texts.items()}
+    for name, config in configs.items():
+        config.name = name
+    return configs
+
+
+# --------------------------------------------------------------------------------- shadow check
+def shadow_of(study: Study, target: Target, stack: ExitStack) -> ProbingCheck | None:
+    """None where the target asks for none; what it starts ends with ``stack``."""
+    if target.grpc is None or target.http is None or target.shadow_s == 0:
+        return None
+    control = Control(target.grpc, study.model.name)
+    stack.callback(control.close)
+    load = LocustDriver()
+    stack.callback(load.close)
+    return ProbingCheck(
+        study=study,
+        probes=Probes(
+            endpoint=Endpoint(http=target.http, grpc=target.grpc, metrics_url=None),
+            answered=_answered(control),
+            interface=control.interface,
+            samples=lambda interface: build_samples(
+                interface, study.workload.inputs, seed=study.seed
+            ),
+        ),
+        load=load,
+        clock=machine.SystemClock(),
+        shadow_s=target.shadow_s,
+    )
+
+
+def _answered(control: Control) -> Callable[[], int]:
+    def read_counters() -> int:
+        counters = control.statistics().counters
+        return counters["success"] + counters["fail"]
+
+    return read_counters
