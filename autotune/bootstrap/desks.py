@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from autotune.bootstrap.desk_promotions import Promotions
 from autotune.bootstrap.desk_studies import Studies
 from autotune.bootstrap.guard import Guard, Limits
 from autotune.bootstrap.jobs import Jobs, submit_study
-from autotune.bootstrap.promotions import Promotions
 from autotune.bootstrap.schedules import Schedules
 from autotune.service_ports import AccessDesk, Desks
 from autotune.settings import Settings

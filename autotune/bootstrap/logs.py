@@ -56,7 +56,7 @@ def set_up_logs(form: LogFormat, *, to: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
-    for name in ("apscheduler", "alembic"):
+    for name in ("apscheduler", "alembic", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

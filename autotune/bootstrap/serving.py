@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Protocol
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 
 from autotune.adapters.scheduling import Scheduler
 from autotune.bootstrap.access import Access
@@ -86,28 +87,16 @@ def serve(asked: Asked) -> None:
             problems=lambda: _problems(store, parts),
         )
         app = web_app(desks, key=_session_key(settings), hosts=asked.hosts)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                ws="none",
-                timeout_graceful_shutdown=_DRAIN_S,
-            )
+        told = {"database": shown(parse_url(asked.db)), "parts": ",".join(["web", *parts])}
+        _run(
+            _server(app, lambda: log.info("serving", url=_url(listening), **told)), listening, parts
         )
-        _run(server, listening, parts, where=shown(parse_url(asked.db)))
 
 
-def _run(
-    server: uvicorn.Server, listening: socket.socket, parts: Mapping[str, Part], *, where: str
-) -> None:
-    address, port = listening.getsockname()[:2]
-    url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+def _run(server: uvicorn.Server, listening: socket.socket, parts: Mapping[str, Part]) -> None:
     try:
         for part in parts.values():
             part.start()
-        log.info("serving", url=url, database=where, parts=",".join(parts))
         server.run(sockets=[listening])
     except Interrupted as exc:
         log.info("stopping", why=str(exc))
@@ -157,6 +146,32 @@ def _problems(store: ServiceStore, parts: Mapping[str, Part]) -> list[str]:
         return found if store.is_current() else ["schema", *found]
     except StoreFailed:
         return ["database", *found]
+
+
+# ----------------------------------------------------------------------------------- web server
+def _server(app: FastAPI, begun: Callable[[], None]) -> uvicorn.Server:
+    """``begun`` is called when it answers."""
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            begun()
+
+    return Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=_DRAIN_S,
+        )
+    )
+
+
+def _url(listening: socket.socket) -> str:
+    address, port = listening.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 # ----------------------------------------------------------------------------------------- doors
