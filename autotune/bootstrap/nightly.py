@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from autotune.core.schedules import NightRun
+from autotune.adapters.machine import SystemClock
+from autotune.bootstrap.comparing import compare_stored
+from autotune.bootstrap.notices import deliver_waiting, notify
+from autotune.bootstrap.promotions import promote_now, propose_now
+from autotune.bootstrap.recorded import machine_here
+from autotune.bootstrap.session import Plan, Present, StudySession
+from autotune.bootstrap.stored import HARDWARE, StoredStudy
+from autotune.core.comparison import Comparison
+from autotune.core.decision import Decision
+from autotune.core.drift import same
+from autotune.core.errors import AutotuneError
+from autotune.core.notices import Event
+from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.records import HELD, StudyRecord, StudyState
+from autotune.core.schedules import NightRun, RunState, Schedule
+from autotune.core.study import Launch, Study
+from autotune.core.trial import Trial
 from autotune.ports import ProgressListener
+from autotune.retune import telling
+from autotune.retune.nightly import (
+    CHAMPION,
+    LOOKED_BACK,
+    ROUNDS,
+    Night,
+    Tonight,
+    Weigh,
+    Weighing,
+    WindowOver,
+)
+from autotune.retune.past import Past, kept_by, known_trials, worth_asking_first
+from autotune.service_ports import ScheduleStore
+from autotune.studyfile import read_definition
+from search_spaces.candidate import Candidate
+from storage.service import ServiceStore
+
+RUNS = 1000
+"""Of schedules, that are looked through for what earlier nights came to."""
+FAILED_TWICE = 2
+"""So many failed promotions of a candidate keep it from being promoted by itself."""
 
 
 def _unheard(_: int) -> None: ...
@@ -29,6 +71,288 @@ def run_night(  # noqa: PLR0913 - which run, where, for whom, and who listens
     main thread: the end of the maintenance window comes as a signal.
 
     A window that is over ends the run as STOPPED or MISSED, without an exception. Interrupted
-    (SIGTERM, Ctrl-C) and AutotuneError pass, after the run has been recorded as STOPPED or FAILED.
+    (SIGTERM, Ctrl-C) and AutotuneError pass, after the run has been recorded as STOPPED or FAILED;
+    MachineBusy passes with the run queued as before.
     """
-    raise NotImplementedError
+    with closing(ServiceStore(db, create=False)) as store:
+        run = store.schedules.run(run_id)
+        try:
+            return _carried_out(store, run, _At(db=db, out=out, by=by, listen=listen), started)
+        finally:
+            # Where no service runs that would; what does not arrive now waits in the outbox.
+            with suppress(AutotuneError, OSError):
+                deliver_waiting(store.notices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _At:
+    db: str
+    out: Path
+    by: str
+    listen: ProgressListener
+
+
+def _carried_out(
+    store: ServiceStore, run: NightRun, at: _At, started: Callable[[int], None]
+) -> NightRun:
+    def tell(event: Event, title: str, text: str, payload: Mapping[str, Any]) -> None:
+        notify(store.notices, event, title, text, payload)
+
+    try:
+        schedule = store.schedules.schedule(run.schedule)
+        study = read_definition(schedule.definition)
+    except AutotuneError as exc:
+        store.schedules.update_run(run.id, state=RunState.FAILED, reason=str(exc))
+        title = f"the run of schedule {run.schedule} failed: {exc.rule.splitlines()[0]}"
+        tell(Event.FAILURE, title, str(exc), {"schedule": run.schedule, "run": run.id})
+        raise
+    work = _Work(store=store, schedule=schedule, run=run, study=study, at=at, started=started)
+    night = Night(
+        schedule=schedule,
+        run=run,
+        model=study.model.name,
+        runs=store.schedules,
+        work=work,
+        tell=tell,
+        clock=SystemClock(),
+        window=until,
+    )
+    work.minutes = night.minutes_for
+    return night.carry_out()
+
+
+@contextmanager
+def until(deadline: float | None) -> Iterator[None]:
+    """Raises WindowOver within the block, wherever that is, at a time of the system's clock."""
+    if deadline is None:
+        yield
+        return
+
+    def over(_signum: int, _frame: object) -> None:
+        raise WindowOver(f"the maintenance window was over at {telling.when(deadline)}")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, max(deadline - time.time(), 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """Implements `autotune.retune.nightly.Work` on real servers, load and storage. ``minutes`` says
+    how many of them a study has."""
+
+    store: ServiceStore
+    schedule: Schedule
+    run: NightRun
+    study: Study
+    at: _At
+    started: Callable[[int], None]
+    minutes: Callable[[Study], float | None] = lambda _: None
+    _study_id: int | None = field(default=None, init=False)
+
+    # ---------------------------------------------------------------------------------- the study
+    def tune(self, weigh: Weigh) -> Tonight:
+        begun = self._begun()
+        if begun is not None and begun.state is StudyState.DONE:  # its process died just after
+            return self._ended(begun.id)
+        with StudySession.open(
+            self.study,
+            db=self.at.db,
+            out=self.at.out,
+            resume=begun is not None,
+            listen=self.at.listen,
+            plan=lambda present: self._plan(present, weigh, begun),
+        ) as session:
+            self._study_id = session.runner.study_id
+            self.store.schedules.update_run(self.run.id, study_id=self._study_id)
+            self.started(self._study_id)
+            answer = session.run()
+        return _tonight(answer.study, answer.record, answer.trials, answer.decision)
+
+    def _begun(self) -> StudyRecord | None:
+        """The study of an earlier attempt at this run, if it can be gone on with: nobody has run
+        one of that name since, and it was this machine that measured it."""
+        if self.run.study_id is None:
+            return None
+        records = self.store.trials.studies()
+        latest = next((each for each in records if each.name == self.study.name), None)
+        if latest is None or latest.id != self.run.study_id or latest.digest != self.study.digest:
+            return None
+        there, here = latest.environment or {}, machine_here()
+        return latest if same(there, here, [key for key in HARDWARE if key in there]) else None
+
+    def _ended(self, study_id: int) -> Tonight:
+        stored = StoredStudy.load(self.store.trials, str(study_id))
+        return _tonight(stored.study, stored.record, stored.trials, stored.decision)
+
+    def _plan(self, present: Present, weigh: Weigh, begun: StudyRecord | None) -> Plan:
+        pasts = self._pasts(None if begun is None else begun.id)
+        known = known_trials(self.study.definition, pasts, present.environment)
+        champion = self._champion(present.found)
+        return Plan(
+            champion=champion,
+            known=known,
+            first=worth_asking_first(self.study, known, champion or present.found),
+            stop_after=lambda trial: self._weighed(trial, pasts, weigh),
+            minutes=self.minutes(self.study),
+        )
+
+    def _weighed(self, trial: Trial, pasts: Sequence[Past], weigh: Weigh) -> str | None:
+        if trial.number != CHAMPION or self._study_id is None:
+            return None
+        record = self.store.trials.study(str(self._study_id))
+        return weigh(
+            Weighing(
+                trial=trial,
+                study=self.study,
+                study_id=record.id,
+                environment=record.environment or {},
+                pasts=pasts,
+            )
+        )
+
+    def _champion(self, found: Candidate) -> Candidate | None:
+        """What was promoted last, in the space's words; None where nothing was, or where the study
+        finds its model in the place that it was promoted to."""
+        if _found_there(self.study, self.schedule.target):
+            return None
+        promotion = self.store.promotions.champion(self.study.model.name, self.schedule.target)
+        if promotion is None:
+            return None
+        promoted = Candidate.from_json(promotion.candidate)
+        if self.study.space.contains(promoted):
+            return promoted
+        whole = found.replacing(**promoted.values)
+        return self.study.space.project(whole) or whole
+
+    # ------------------------------------------------------------------------------------ the past
+    def _pasts(self, tonight: int | None) -> list[Past]:
+        """The latest studies of the same model that measured anything, newest first."""
+        model = self.study.definition.get("model")
+        records = [
+            record
+            for record in self.store.trials.studies()
+            if record.id != tonight and record.trials and record.definition.get("model") == model
+        ]
+        nights = _nights(self.store.schedules)
+        return [self._past(record, nights) for record in records[:LOOKED_BACK]]
+
+    def _past(self, record: StudyRecord, nights: Mapping[int, NightRun]) -> Past:
+        trials = self.store.trials.trials(record.id)
+        decided = self.store.trials.decision(record.id)
+        night = nights.get(record.id)
+        kept = kept_by(
+            trials,
+            None if decided is None else decided.pick,
+            None if night is None else night.outcome,
+            night=night is not None,
+        )
+        return Past(record=record, trials=trials, kept=kept)
+
+    # ------------------------------------------------------------------------------- the challenge
+    def compare(
+        self, tonight: Tonight, number: int
+    ) -> tuple[Sequence[Trial], Sequence[Comparison]]:
+        stored = self._compared(tonight.study_id, number)
+        if not stored:
+            compare_stored(
+                self.at.db,
+                str(tonight.study_id),
+                (CHAMPION, number),
+                rounds=ROUNDS,
+                listen=self.at.listen,
+            )
+            stored = self._compared(tonight.study_id, number)
+        return self.store.trials.trials(tonight.study_id), stored
+
+    def _compared(self, study_id: int, number: int) -> list[Comparison]:
+        """Those of the two that were taken since the study's decision."""
+        decided = self.store.trials.decision(study_id)
+        since = 0.0 if decided is None else decided.taken_at
+        return [
+            each
+            for each in self.store.trials.comparisons(study_id)
+            if {each.first, each.second} == {CHAMPION, number} and each.taken_at > since
+        ]
+
+    # ------------------------------------------------------------------------------- the promotion
+    def propose(self, tonight: Tonight, number: int, why: str) -> int:
+        if self.run.promotion_id is not None:
+            return self.run.promotion_id
+        candidate = next(t.candidate for t in tonight.trials if t.number == number)
+        waiting = self._promotions(candidate, PromotionState.PROPOSED)
+        if waiting:
+            return waiting[0].id
+        assert self.schedule.target is not None  # a schedule that promotes has one
+        return propose_now(
+            self.store,
+            str(tonight.study_id),
+            trial=number,
+            target=self.schedule.target,
+            why=why,
+            by=self.at.by,
+            schedule_id=self.schedule.id,
+            listen=self.at.listen,
+        ).id
+
+    def barred(self, candidate: Candidate) -> str:
+        undone = self._promotions(candidate, PromotionState.ROLLED_BACK, PromotionState.REJECTED)
+        failed = self._promotions(candidate, PromotionState.FAILED)
+        told = [*undone, *(failed if len(failed) >= FAILED_TWICE else [])]
+        if not told:
+            return ""
+        state = str(told[0].state).replace("_", " ")
+        verb = "has" if told[0].state is PromotionState.FAILED else "was"
+        return (
+            f"it is not promoted without anyone asking, since promotion {told[0].id} of the same"
+            f" configuration {verb} {state}"
+        )
+
+    def _promotions(self, candidate: Candidate, *states: PromotionState) -> list[Promotion]:
+        return [
+            each
+            for each in self.store.promotions.promotions(model=self.study.model.name, states=states)
+            if Candidate.from_json(each.candidate) == candidate
+            and str(each.target) == str(self.schedule.target)
+        ]
+
+    def promote(self, promotion_id: int) -> Promotion:
+        state = self.store.promotions.promotion(promotion_id).state
+        if state in (PromotionState.DONE, PromotionState.FAILED):  # by an earlier attempt
+            return self.store.promotions.promotion(promotion_id)
+        return promote_now(self.store, promotion_id, by=self.at.by, listen=self.at.listen)
+
+
+def _tonight(
+    study: Study, record: StudyRecord, trials: Sequence[Trial], decision: Decision
+) -> Tonight:
+    return Tonight(
+        study=study,
+        study_id=record.id,
+        trials=trials,
+        decision=decision,
+        why=record.reason,
+        held=HELD in (record.environment or {}),
+    )
+
+
+def _nights(runs: ScheduleStore) -> dict[int, NightRun]:
+    """The latest run of each study."""
+    found = reversed(runs.runs(limit=RUNS))
+    return {run.study_id: run for run in found if run.study_id is not None}
+
+
+def _found_there(study: Study, target: Target | None) -> bool:
+    """Whether what is promoted there is what the study finds in service."""
+    if target is None:
+        return False
+    if study.server.launch is Launch.REMOTE:
+        return target.grpc is not None and target.grpc == study.server.grpc
+    repository = study.model.repository
+    if repository is None or target.repository is None:
+        return False
+    return repository.resolve() == target.repository.resolve()

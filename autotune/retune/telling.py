@@ -1,0 +1,203 @@
+"""What someone reads in the morning: what, by how much, why, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from autotune.core.challenge import Verdict
+from autotune.core.decision import Decision
+from autotune.core.drift import Cause, Drift
+from autotune.core.judged import Judged
+from autotune.core.plain import finite
+from autotune.core.schedules import Outcome, Schedule
+from autotune.core.sla import Outcome as Kept
+from autotune.core.sla import Sla
+from autotune.core.sla import Verdict as SlaVerdict
+from autotune.core.trial import Trial
+
+FIGURES = ("saturation_qps", "instances", "memory_mb", "utilization")
+"""What is told of a configuration beside the latencies of the SLA."""
+_SLA = {
+    Kept.MEETS: "The SLA is met",
+    Kept.MISSES: "The SLA is missed",
+    Kept.UNDECIDED: "Whether the SLA is met is not sure",
+}
+
+
+def when(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+# ------------------------------------------------------------------------------------- plain data
+def figures(judged: Judged, sla: Sla) -> dict[str, Any]:
+    """A configuration's figures with their intervals, as plain data."""
+    names = [*(f"p{p:g}_ms" for p in sorted(sla.latency_ms)), *FIGURES]
+    known = {name: judged.estimate(name) for name in names}
+    plain: dict[str, Any] = finite({
+        name: {
+            "value": each.value,
+            "interval": None if each.interval is None else [each.interval.low, each.interval.high],
+        }
+        for name, each in known.items()
+        if each is not None
+    })  # fmt: skip
+    return plain
+
+
+def told_of(trial: Trial, judged: Judged | None, sla: Sla) -> dict[str, Any]:
+    """A trial for a night's summary."""
+    return {
+        "trial": trial.number,
+        "candidate": trial.candidate.to_json(),
+        "state": str(trial.state),
+        "reason": trial.reason,
+        "sla": None if judged is None else str(judged.outcome),
+        "sla_reasons": [] if judged is None else list(judged.verdict.reasons),
+        "figures": {} if judged is None else figures(judged, sla),
+    }
+
+
+# ------------------------------------------------------------------------------------------- words
+def _paragraphs(schedule: Schedule, study_id: int | None, *lines: str) -> str:
+    where = f"Schedule {schedule.name}" + ("" if study_id is None else f", study {study_id}")
+    return "\n".join((f"{where}.", *filter(None, lines)))
+
+
+def _kept(verdict: SlaVerdict) -> str:
+    tightest = verdict.tightest
+    beside = "" if tightest is None else f": {tightest.reason}"
+    return f"{_SLA[verdict.outcome]}{beside}."
+
+
+def _cause(cause: Cause) -> str:
+    return f"- {cause.words} ({cause.likelihood})"
+
+
+def drifted(
+    schedule: Schedule, model: str, study_id: int, drift: Drift, champion: Judged
+) -> tuple[str, str]:
+    """Title and text."""
+    first = drift.found[0]
+    way = "worse" if drift.worse else "better"
+    title = f"{model}: the champion is {way} than it was: {first.words}"
+    causes = [_cause(cause) for cause in drift.causes]
+    known = "Likely cause" if len(causes) == 1 else "Likely causes"
+    text = _paragraphs(
+        schedule,
+        study_id,
+        f"By how much: {drift.words}.",
+        f"Since: study {drift.since}, {when(drift.since_at)}.",
+        "\n".join([f"{known}:", *causes]) if causes else "",
+        f"How sure: {drift.sure}.",
+        _kept(champion.verdict),
+        "Next: the search goes on tonight and tells what it finds. Undo what changed, if it was not"
+        f" meant; `autotune show {study_id}` and `autotune show {drift.since}` have both"
+        " measurements.",
+    )
+    return title, text
+
+
+_TITLES = {
+    Outcome.BETTER: "a better configuration was found",
+    Outcome.PROPOSED: "a better configuration waits for your approval",
+    Outcome.PROMOTED: "a better configuration is in service",
+    Outcome.ROLLED_BACK: "a better configuration did not hold in service",
+}
+
+
+def better(  # noqa: PLR0913 - who won, against whom, by how much, and what became of it
+    schedule: Schedule,
+    model: str,
+    study_id: int,
+    *,
+    champion: Trial,
+    challenger: Judged,
+    verdict: Verdict,
+    outcome: Outcome,
+    promotion_id: int | None,
+    note: str = "",
+) -> tuple[str, str]:
+    number = challenger.number
+    title = f"{model}: {_TITLES[outcome]}: {verdict.words}"
+    text = _paragraphs(
+        schedule,
+        study_id,
+        f"What: trial {number} ({challenger.trial.candidate}) instead of the champion"
+        f" ({champion.candidate}).",
+        f"Why: {verdict.words}.",
+        f"By how much: {'; '.join(verdict.reasons[1:])}." if verdict.reasons[1:] else "",
+        _kept(challenger.verdict),
+        f"Note: {note}." if note else "",
+        f"Next: {_next(outcome, model, study_id, number, promotion_id)}",
+    )
+    return title, text
+
+
+def _next(
+    outcome: Outcome, model: str, study_id: int, number: int, promotion_id: int | None
+) -> str:
+    if outcome is Outcome.PROPOSED:
+        return (
+            f"`autotune promote {promotion_id}` puts it into service, and so does the dashboard,"
+            " where it can be rejected too."
+        )
+    if outcome is Outcome.PROMOTED:
+        return f"nothing. `autotune rollback {model}` would undo it."
+    if outcome is Outcome.ROLLED_BACK:
+        return (
+            "what was in service before is again. `autotune history"
+            f" {model}` tells what went wrong; it is not promoted by itself again."
+        )
+    return f"`autotune export {study_id} --trial {number} --out DIR` writes its files."
+
+
+def lost(
+    schedule: Schedule, model: str, study_id: int, decision: Decision, champion: Judged | None
+) -> tuple[str, str]:
+    nearest = decision.of(decision.nearest_miss)
+    limits = "" if nearest is None else _kept(nearest.verdict)
+    sure = champion is None or champion.outcome is Kept.MISSES
+    what = "meets the SLA any more" if sure else "clearly meets the SLA"
+    tried = len(decision.judged)
+    text = _paragraphs(
+        schedule,
+        study_id,
+        f"What: none of {tried} measured configurations {what}; the champion stays as it is.",
+        f"The champion: {_kept(champion.verdict)}"
+        if champion
+        else "The champion fails under load.",
+        f"The nearest miss is trial {nearest.number} ({nearest.trial.candidate}). {limits}"
+        if nearest is not None and nearest.number
+        else "",
+        "Next: look at what has changed since it was met (`autotune history"
+        f" {model}`); else the limit, the rate, the space or the hardware has to give:"
+        f" `autotune show {study_id}`.",
+    )
+    return f"{model}: no configuration {what}", text
+
+
+def failed(schedule: Schedule, model: str, study_id: int | None, error: str) -> tuple[str, str]:
+    again = f"`autotune schedule run {schedule.name}` runs it again"
+    text = _paragraphs(
+        schedule,
+        study_id,
+        f"What: {error}",
+        f"Next: mend that; {again}, else it is due as scheduled."
+        " What was measured is kept, and what is in service was left as it is.",
+    )
+    return f"{model}: tonight's run failed: {error.splitlines()[0]}", text
+
+
+def payload(
+    schedule: Schedule, model: str, run_id: int, study_id: int | None, summary: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a notice carries for programs."""
+    return {
+        "schedule": schedule.name,
+        "model": model,
+        "run": run_id,
+        "study": study_id,
+        "night": dict(summary),
+    }
