@@ -281,10 +281,11 @@ def _paused(schedule: Schedule) -> bool:
 
 def _keep(job: Job, schedule: Schedule) -> None:
     """A schedule that is resumed goes on from now on."""
-    if _paused(schedule) and job.next_run_time is not None:
-        job.pause()
-    elif not _paused(schedule) and job.next_run_time is None:
-        job.resume()
+    with suppress(JobLookupError):  # another scheduler has removed it
+        if _paused(schedule) and job.next_run_time is not None:
+            job.pause()
+        elif not _paused(schedule) and job.next_run_time is None:
+            job.resume()
 
 
 class _Firing(BaseExecutor):  # type: ignore[misc]

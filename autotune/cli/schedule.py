@@ -25,7 +25,7 @@ from autotune.studyfile import read_study_file
 
 @click.group(
     name="schedule",
-    epilog="""\\b
+    epilog="""\b
 Examples:
   autotune schedule add nightly study.yaml --cron "0 2 * * *" --timezone Europe/Berlin
   autotune schedule add nightly study.yaml --cron "0 2 * * *" --policy propose --target ./models
@@ -160,7 +160,7 @@ def remove(name: str, db: str) -> None:
 
 @command.command(
     "run",
-    epilog="""\\b
+    epilog="""\b
 Examples:
   autotune schedule run nightly
   autotune schedule run nightly --now
