@@ -156,9 +156,12 @@ def plain_run(session: Any, outputs: list[str], feed: Feed) -> list[Any]:
 
 
 def bound_run(session: Any, outputs: list[str], feed: Feed) -> list[Any]:
-    """By I/O binding: each input is copied to where the model wants it, each output back, once."""
+    """By I/O binding: each input is copied to where the model wants it, each output back, once.
+    Strings cannot be bound, and are of no use to a GPU."""
+    if any(array.dtype == object for array in feed.values()):
+        return plain_run(session, outputs, feed)
     binding = session.io_binding()
-    held = {name: np.ascontiguousarray(array) for name, array in feed.items()}
+    held = {name: np.asarray(array, order="C") for name, array in feed.items()}
     for name, array in held.items():
         binding.bind_cpu_input(name, array)
     for name in outputs:
