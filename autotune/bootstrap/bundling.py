@@ -76,7 +76,7 @@ def make_bundle(
             raise
         raise AutotuneError(
             "there is no room for the bundle",
-            value=error.filename or error.strerror,
+            value=error.strerror,
             next_step=f"it takes 500 MB of the directory for temporary files (TMPDIR) while it is"
             f" made, and 150 MB beside {out}",
         ) from error

@@ -35,11 +35,17 @@ for package in (autotune, dashboards, search_spaces, storage):
         try:
             importlib.import_module(each.name)
         except Exception as error:
-            failed.append(f"{each.name}: {error!r}")
+            if getattr(error, "name", None) not in sys.argv[1:]:
+                failed.append(f"{each.name}: {error!r}")
 import onnxruntime.quantization, onnxruntime.tools.symbolic_shape_infer
-import onnxruntime.transformers.float16, loadgen.worker
+import onnxruntime.transformers.float16
 print(json.dumps([tried, failed]))
 """
+OF_SERVING = (
+    *("anyio", "dash", "dash_ag_grid", "fastapi", "itsdangerous", "limits"),
+    *("prometheus_client", "starlette", "uvicorn"),
+)
+"""Modules of what the extra `serve` brings, which a bundle does not have."""
 LOOPBACK = """
 import fcntl, os, socket, struct, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -132,11 +138,14 @@ def test_a_study_runs_in_an_unpacked_bundle_without_a_network_and_exports_its_pi
 def test_every_module_of_autotune_finds_what_it_imports_in_a_bundle(
     unpacked: Path, alone: dict[str, str], tmp_path: Path
 ) -> None:
-    done = run(unpacked / "python", "-c", MODULES, env=alone, cwd=tmp_path)
+    done = run(unpacked / "python", "-c", MODULES, *OF_SERVING, env=alone, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     tried, failed = json.loads(done.stdout.splitlines()[-1])
     assert tried > 100
     assert failed == []
+    # A process of its own, as it is in a study: it patches what others have imported before.
+    load = run(unpacked / "python", "-c", "import loadgen.worker", env=alone, cwd=tmp_path)
+    assert load.returncode == 0, load.stderr
 
 
 def test_doctor_says_in_a_bundle_what_serves_its_stub(
