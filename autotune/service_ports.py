@@ -303,8 +303,9 @@ class StudyDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySummary:
-    """A line of the list of studies. ``best`` is the best trial so far, or the pick, and
-    ``best_metrics`` its figures by the metrics' names."""
+    """A line of the list of studies. ``best`` is the best trial so far, or the pick, or where none
+    meets the SLA the one that comes nearest (``best_meets`` False); ``best_metrics`` are its
+    figures by the metrics' names."""
 
     record: StudyRecord
     model: str
@@ -313,6 +314,7 @@ class StudySummary:
     best: int | None
     best_metrics: Mapping[str, float | None]
     job: Job | None
+    best_meets: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,9 +438,8 @@ class AccessDesk(Protocol):
     def identify(self, secret: str) -> Identity | None:
         """Whose token this is, compared in constant time; None if nobody's."""
 
-    def named(self, name: str) -> Identity | None:
-        """Whose token has this name, for someone who has shown it before; None if it was revoked
-        since."""
+    def holder(self, token: int) -> Identity | None:
+        """Who has shown the token of this id before; None if it was revoked since."""
 
 
 class Checks(Protocol):

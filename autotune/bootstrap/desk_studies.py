@@ -16,6 +16,7 @@ from autotune.core.jobs import Job
 from autotune.core.leading import leading
 from autotune.core.records import PLANNED, StudyRecord, StudyState
 from autotune.core.sla import ACCURACY, Limit
+from autotune.core.standing import Standing
 from autotune.core.study import Study
 from autotune.core.trial import Trial
 from autotune.core.wording import share_words
@@ -83,6 +84,7 @@ class Studies:
             best=None if best is None else best.number,
             best_metrics={} if best is None else dict(best.values),
             job=None,
+            best_meets=best is not None and best.standing is Standing.MEETS,
         )
 
     def _best(self, record: StudyRecord, study: Study) -> TrialLine | None:

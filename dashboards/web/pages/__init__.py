@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.web.pages import studies
+from dashboards.web.pages import studies, study
 from dashboards.web.routing import Page
 
-PAGES: tuple[Page, ...] = (studies.PAGE,)
+PAGES: tuple[Page, ...] = (studies.PAGE, study.PAGE)

@@ -1,15 +1,68 @@
 "use strict";
-// Functions that Dash calls in the browser, and what the pages' plain elements do.
+// Functions that Dash calls in the browser, and what plain elements of the pages do.
 (() => {
+  // ------------------------------------------------------------------------------ navigation
   const arrived = (title) => {
     if (!title) return window.dash_clientside.no_update;
     document.title = title;
     for (const link of document.querySelectorAll("#navigation a")) {
-      const here = new URL(link.href).pathname;
-      const current = here === "/" ? /^\/(study\/|$)/.test(location.pathname) : location.pathname.startsWith(here);
-      if (current) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+      const at = new URL(link.href).pathname;
+      const here = at === "/" ? /^\/(study\/|$)/.test(location.pathname) : location.pathname.startsWith(at);
+      if (here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
     }
     return title;
   };
   window.dash_clientside = Object.assign({}, window.dash_clientside, { autotune: { arrived } });
+
+  const go = (href) => {
+    history.pushState({}, "", href);
+    dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+    scrollTo(0, 0);
+  };
+  const plain = (event) => !(event.metaKey || event.ctrlKey || event.shiftKey || event.altKey || event.button);
+  addEventListener("click", (event) => {
+    const link = event.target.closest?.("a[data-inner]");
+    if (link && plain(event)) { event.preventDefault(); go(link.getAttribute("href")); }
+  });
+  // Enter on any cell of a row opens what the row's link names.
+  addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !plain(event) || !event.target.matches?.(".ag-cell")) return;
+    const row = event.target.closest("[row-id]");
+    const same = [...event.target.closest(".ag-root").querySelectorAll("[row-id]")].filter((each) => each.getAttribute("row-id") === row.getAttribute("row-id"));
+    const link = same.map((each) => each.querySelector("a[data-inner]")).find(Boolean);
+    if (link) { event.preventDefault(); go(link.getAttribute("href")); }
+  });
+
+  // ---------------------------------------------------------------------- times in the reader's zone
+  const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const local = (time) => {
+    if (time.dataset.local === time.dateTime) return;
+    time.dataset.local = time.dateTime;
+    time.title = time.dateTime;
+    time.textContent = zone.format(new Date(time.dateTime));
+  };
+  new MutationObserver(() => document.querySelectorAll("time").forEach(local))
+    .observe(document, { childList: true, subtree: true });
+
+  // ------------------------------------------------------------------------------------ grids
+  const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
+  const components = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
+  functions.autotuneNumber = (value) => {
+    if (value === undefined || value === null) return "–";
+    const size = Math.abs(value);
+    return value.toLocaleString("en-US", { maximumFractionDigits: size >= 100 ? 0 : size >= 10 ? 1 : 2 });
+  };
+  functions.autotuneShare = (value) => value === undefined || value === null ? "–"
+    : `${(100 * value).toLocaleString("en-US", { maximumFractionDigits: 2 })}%`;
+  functions.autotuneTheme = (theme) => theme.themeQuartz.withParams({
+    accentColor: "var(--blue)", backgroundColor: "var(--card)", foregroundColor: "var(--ink)",
+    borderColor: "var(--line)", headerBackgroundColor: "var(--back)", headerTextColor: "var(--quiet)",
+    rowHoverColor: "var(--tint)", oddRowBackgroundColor: "var(--card)", chromeBackgroundColor: "var(--back)",
+    fontFamily: "inherit", fontSize: 13, spacing: 6, wrapperBorderRadius: 8, browserColorScheme: "inherit",
+  });
+  const make = (...parts) => window.React.createElement(...parts);
+  components.AutotuneTrial = ({ data }) => data && make("span", null,
+    make("a", { href: `/study/${data.s}/trial/${data.n}`, "data-inner": "" }, String(data.n)),
+    data.pick ? make("span", { className: "tag" }, "pick") : null);
+  components.AutotuneStanding = ({ value }) => make("span", { className: `state ${String(value).replace(" ", "-")}` }, value);
 })();

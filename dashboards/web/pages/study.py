@@ -1,0 +1,292 @@
+"""A study: its answer, the Pareto plot, parallel coordinates, what parameters do, its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from autotune.core.records import StudyState
+from autotune.core.standing import Standing
+from autotune.service_ports import Desks, StudyDetail
+from dashboards.figures import parallel
+from dashboards.figures.cloud import Cloud, Window, cloud, known_metrics
+from dashboards.figures.data import first_axes, label
+from dashboards.figures.draw_cloud import draw_cloud
+from dashboards.figures.effects import effects
+from dashboards.web.pages import study_parts as parts
+from dashboards.web.pages import study_trials as trials
+from dashboards.web.parts import cards
+from dashboards.web.parts.callbacks import answers
+from dashboards.web.parts.notes import empty
+from dashboards.web.parts.progress import progress_of, running
+from dashboards.web.parts.words import aria
+from dashboards.web.routing import Asked, Page
+from dashboards.web.shell import URL
+
+EVERY_MS, SELDOM_MS = 2000, 20_000
+"""How often it is asked whether anything is new: of a study that runs, and of one that is over."""
+METRICS_ACROSS = ("saturation_qps", "utilization", "memory_mb")
+
+
+def layout(desks: Desks, asked: Asked) -> Component:
+    """The frame alone: what is read of the study comes with the first callback, so that the page
+    stands at once however large the study is."""
+    study_id = _id_of(desks, asked["reference"])
+    return html.Div(
+        [
+            html.Div(html.H1("Study", tabIndex=-1), id="study-head"),
+            html.Div(id="study-progress", **aria(live="polite")),
+            cards.section(
+                "Trade-offs",
+                _plot_controls(),
+                cards.plot(
+                    "cloud",
+                    "Pareto plot: each trial by two metrics, with the front, the SLA and the pick."
+                    " The trials are in a table below.",
+                    tall=True,
+                ),
+                html.Div(id="study-front"),
+                name="trade-offs",
+            ),
+            cards.section(
+                "Across parameters and metrics",
+                html.Div(
+                    cards.plot("parallel", "Parallel coordinates: each trial a line"),
+                    className="sideways",
+                    tabIndex=0,
+                    role="region",
+                    **aria(label="Parallel coordinates"),
+                ),
+                name="across",
+            ),
+            cards.section("What each parameter does", html.Div(id="study-effects"), name="effects"),
+            trials.section(),
+            dcc.Store(id="study-reference", data=str(study_id)),
+            dcc.Store(id="study-version"),
+            dcc.Interval(id="study-tick", interval=EVERY_MS),
+        ],
+        className="study",
+    )
+
+
+def _id_of(desks: Desks, reference: str) -> int:
+    """By id or name; InputRefused if there is no such study."""
+    if not (reference.isascii() and reference.isdecimal()):
+        return desks.studies.study(reference).record.id
+    desks.studies.version(int(reference))
+    return int(reference)
+
+
+def _plot_controls() -> Component:
+    return html.Div(
+        [
+            _field("Across", dcc.Dropdown(id="axis-x", clearable=False)),
+            _field("Up", dcc.Dropdown(id="axis-y", clearable=False)),
+            html.Fieldset(
+                [
+                    html.Legend("Shown"),
+                    dcc.Checklist(
+                        id="standings",
+                        options=parts.standing_options({}),
+                        value=[str(s) for s in Standing],
+                        inline=True,
+                    ),
+                ],
+                className="field wide",
+            ),
+        ],
+        className="controls",
+    )
+
+
+def _field(title: str, control: Any) -> Component:
+    return html.Div([html.Label(title, htmlFor=control.id), control], className="field")
+
+
+# -------------------------------------------------------------------------------------- callbacks
+def register(dash_app: Dash, desks: Desks) -> None:
+    _watch(dash_app, desks)
+    _draw(dash_app, desks)
+    _tell(dash_app, desks)
+    trials.register(dash_app, desks)
+    for plot in ("cloud", "parallel"):
+        _open_clicked(dash_app, plot)
+
+
+def _watch(dash_app: Dash, desks: Desks) -> None:
+    """Whether anything is new; everything else follows from the version."""
+
+    @answers(
+        dash_app,
+        Output("study-version", "data"),
+        Output("study-head", "children"),
+        Output("study-progress", "children"),
+        Output("study-tick", "interval"),
+        Input("study-reference", "data"),
+        Input("study-tick", "n_intervals"),
+        State("study-version", "data"),
+    )
+    def look(reference: str, _tick: int | None, before: str | None) -> tuple[Any, ...]:
+        version = desks.studies.version(int(reference))
+        if version == before and not version.endswith(StudyState.RUNNING):
+            return no_update, no_update, no_update, no_update
+        detail = desks.studies.study(reference)
+        planned = parts.planned(detail)
+        progress = None
+        if detail.record.state is StudyState.RUNNING:
+            progress = progress_of(detail.job, detail.record, planned)
+        every = EVERY_MS if running(detail.job) or progress is not None else SELDOM_MS
+        if version == before:
+            return no_update, no_update, progress, no_update
+        return detail.version, parts.head(detail), progress, every
+
+
+def _draw(dash_app: Dash, desks: Desks) -> None:
+    @answers(
+        dash_app,
+        Output("axis-x", "options"),
+        Output("axis-x", "value"),
+        Output("axis-y", "options"),
+        Output("axis-y", "value"),
+        Output("standings", "options"),
+        Input("study-version", "data"),
+        State("study-reference", "data"),
+        State("axis-x", "value"),
+        State("axis-y", "value"),
+        prevent_initial_call=True,
+    )
+    def choices(_version: str, reference: str, x: str | None, y: str | None) -> tuple[Any, ...]:
+        detail = desks.studies.study(reference)
+        metrics = known_metrics(detail.lines)
+        first = first_axes(metrics, detail.study.sla, detail.study.objectives)
+        options = [{"label": label(metric), "value": metric} for metric in metrics]
+        counts = {s: sum(line.standing is s for line in detail.lines) for s in Standing}
+        chosen = (x, y) if x in metrics and y in metrics else first
+        return options, chosen[0], options, chosen[1], parts.standing_options(counts)
+
+    @answers(
+        dash_app,
+        Output("cloud", "figure"),
+        Output("cloud-note", "children"),
+        Output("study-front", "children"),
+        Input("axis-x", "value"),
+        Input("axis-y", "value"),
+        Input("standings", "value"),
+        Input("cloud", "relayoutData"),
+        Input("study-version", "data"),
+        State("study-reference", "data"),
+        State("cloud", "figure"),
+        prevent_initial_call=True,
+    )
+    def draw(  # noqa: PLR0913, PLR0917 - Dash gives them by place
+        x: str | None,
+        y: str | None,
+        standings: Sequence[str],
+        relayout: Mapping[str, Any] | None,
+        _version: str | None,
+        reference: str,
+        drawn: Mapping[str, Any],
+    ) -> tuple[Any, ...]:
+        if x is None or y is None:
+            return no_update, no_update, no_update
+        detail = desks.studies.study(reference)
+        found = the_cloud(detail, x, y, standings, window_of(drawn, relayout, (x, y)))
+        return draw_cloud(found), parts.cloud_words(detail, found), parts.front(detail, found)
+
+
+def the_cloud(
+    detail: StudyDetail, x: str, y: str, standings: Sequence[str], window: Window | None = None
+) -> Cloud:
+    return cloud(
+        detail.lines,
+        x,
+        y,
+        sla=detail.study.sla,
+        objectives=detail.study.objectives,
+        pick=parts.pick_of(detail),
+        standings=[Standing(standing) for standing in standings],
+        window=window,
+    )
+
+
+def window_of(
+    drawn: Mapping[str, Any], relayout: Mapping[str, Any] | None, axes: tuple[str, str]
+) -> Window | None:
+    """What the reader has zoomed to, in the metrics' units; None where all of it is shown, or other
+    axes than those that were zoomed."""
+    placed = drawn.get("layout") or {}
+    ranges = []
+    for name, metric in zip(("xaxis", "yaxis"), axes, strict=True):
+        axis = placed.get(name) or {}
+        revision = str(axis.get("uirevision", "")).split("|")
+        ends = _ends(relayout or {}, name)
+        if ends is None or metric not in revision:
+            return None
+        ranges.append(tuple(10**end for end in ends) if axis.get("type") == "log" else ends)
+    (x0, x1), (y0, y1) = ranges
+    return (min(x0, x1), max(x0, x1)), (min(y0, y1), max(y0, y1))
+
+
+def _ends(relayout: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    first, last = relayout.get(f"{name}.range[0]"), relayout.get(f"{name}.range[1]")
+    return None if first is None or last is None else (float(first), float(last))
+
+
+def _tell(dash_app: Dash, desks: Desks) -> None:
+    @answers(
+        dash_app,
+        Output("parallel", "figure"),
+        Output("parallel-note", "children"),
+        Input("study-version", "data"),
+        Input("standings", "value"),
+        State("study-reference", "data"),
+        prevent_initial_call=True,
+    )
+    def across(_version: str, standings: Sequence[str], reference: str) -> tuple[Any, Any]:
+        detail = desks.studies.study(reference)
+        pick = parts.pick_of(detail)
+        shown = [line for line in detail.lines if line.standing in standings]
+        drawn = parallel.chosen(shown, pick, parts.decided_front(detail))
+        metrics = (detail.study.sla.tightest_metric, *METRICS_ACROSS)
+        axes = parallel.axes_of(detail.lines, metrics)
+        figure = parallel.draw_parallel(axes, drawn, pick)
+        if figure is None:
+            return {"data": [], "layout": {}}, "There is nothing to draw yet."
+        return figure, parts.parallel_words(len(drawn), len(shown))
+
+    @answers(
+        dash_app,
+        Output("study-effects", "children"),
+        Input("study-version", "data"),
+        Input("axis-y", "value"),
+        State("study-reference", "data"),
+        prevent_initial_call=True,
+    )
+    def effect(_version: str, metric: str | None, reference: str) -> Any:
+        detail = desks.studies.study(reference)
+        of = metric or detail.study.sla.tightest_metric
+        found = effects(detail.lines, of)
+        if not found:
+            return empty("No parameter was varied yet.", "This fills as trials end.")
+        return parts.effects_shown(found, of)
+
+
+def _open_clicked(dash_app: Dash, plot: str) -> None:
+    @answers(
+        dash_app,
+        Output(URL, "pathname", allow_duplicate=True),
+        Input(plot, "clickData"),
+        State(URL, "pathname"),
+        prevent_initial_call=True,
+    )
+    def open_trial(clicked: Mapping[str, Any] | None, path: str) -> Any:
+        number = clicked and clicked["points"][0].get("customdata")
+        if number is None:
+            return no_update
+        return f"{path.rstrip('/')}/trial/{number}"
+
+
+PAGE = Page(path="/study/{reference}", title="Study", layout=layout, register=register)

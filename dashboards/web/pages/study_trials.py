@@ -1,0 +1,121 @@
+"""The table of a study's trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import Dash, Input, Output, State
+from dash.development.base_component import Component
+
+from autotune.core.standing import Standing
+from autotune.service_ports import Desks, StudyDetail, TrialLine
+from dashboards.figures.cloud import known_metrics
+from dashboards.figures.data import label
+from dashboards.figures.effects import value_words, varied
+from dashboards.web.pages.study_parts import pick_of
+from dashboards.web.parts import cards
+from dashboards.web.parts.callbacks import answers
+from dashboards.web.parts.tables import grid, number_column, text_column
+from search_spaces.candidate import Value
+
+SHOWN = (
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "achieved_qps",
+    "saturation_qps",
+    "queue_ms",
+    "compute_ms",
+    "mean_batch",
+    "utilization",
+    "memory_mb",
+    "sm_active",
+    "power_w",
+    "energy_j_per_1000",
+    "cost_per_1000",
+    "error_rate",
+    "accuracy_drop",
+)
+_WORDS = {
+    "utilization": "autotuneShare(params.value)",
+    "sm_active": "autotuneShare(params.value)",
+    "error_rate": "autotuneShare(params.value)",
+    "accuracy_drop": "autotuneShare(params.value)",
+}
+_DIGITS = 5
+
+
+def section() -> Component:
+    return cards.section(
+        "Trials",
+        grid("trials", "Trials", [], row_id="n", height="min(70vh, 640px)"),
+        name="trials-section",
+    )
+
+
+def register(dash_app: Dash, desks: Desks) -> None:
+    @answers(
+        dash_app,
+        Output("trials", "columnDefs"),
+        Output("trials", "rowData"),
+        Input("study-version", "data"),
+        State("study-reference", "data"),
+        prevent_initial_call=True,
+    )
+    def fill(_version: str, reference: str) -> tuple[Any, Any]:
+        detail = desks.studies.study(reference)
+        return columns_of(detail), rows_of(detail)
+
+
+def columns_of(detail: StudyDetail) -> list[Any]:
+    parameters = varied(detail.lines)
+    metrics = [metric for metric in SHOWN if metric in known_metrics(detail.lines)]
+    return [
+        number_column("n", "Trial", pinned="left", width=92, cellRenderer="AutotuneTrial"),
+        text_column("standing", "Standing", width=118, cellRenderer="AutotuneStanding"),
+        *(_parameter(detail.lines, name) for name in parameters),
+        *(
+            number_column(
+                metric,
+                label(metric),
+                words=_WORDS.get(metric, "autotuneNumber(params.value)"),
+                width=118,
+            )
+            for metric in metrics
+        ),
+        text_column("why", "Why", width=420, flex=1),
+    ]
+
+
+def _parameter(lines: Sequence[TrialLine], name: str) -> Any:
+    values = [line.candidate.values[name] for line in lines if name in line.candidate.values]
+    field = f"p {name}"
+    if all(_plain_number(value) for value in values):
+        return number_column(field, name, width=130)
+    return text_column(field, name, width=150)
+
+
+def _plain_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def rows_of(detail: StudyDetail) -> list[dict[str, Any]]:
+    """By the columns' fields; what is not known is missing. Why a trial meets the SLA stands on its
+    own page, where there are many."""
+    pick, study_id = pick_of(detail), detail.record.id
+    return [_row(line, study_id, picked=line.number == pick) for line in detail.lines]
+
+
+def _row(line: TrialLine, study_id: int, *, picked: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"n": line.number, "s": study_id, "standing": str(line.standing)}
+    for name, value in line.candidate.values.items():
+        row[f"p {name}"] = value if _plain_number(value) else value_words(value)
+    for metric in SHOWN:
+        if metric in line.values:
+            row[metric] = float(f"{line.values[metric]:.{_DIGITS}g}")
+    if line.standing is not Standing.MEETS:
+        row["why"] = line.why
+    if picked:
+        row["pick"] = True
+    return row

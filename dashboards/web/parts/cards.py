@@ -1,0 +1,89 @@
+"""Sections, figures in a row, facts in two columns, plots with words beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from autotune.core.measurement import METRICS
+from autotune.core.wording import percent, span
+from autotune.service_ports import TrialLine
+from dashboards.figures.data import label
+from dashboards.figures.draw import Figure, value_words
+from dashboards.web.parts.words import aria
+
+PLOT: Any = {
+    "displaylogo": False,
+    "responsive": True,
+    "doubleClick": "reset+autosize",
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+    "toImageButtonOptions": {"format": "svg"},
+}
+"""How Plotly behaves; its image button makes the file in the browser."""
+
+
+def section(title: str, *content: Any, name: str, beside: Any = None) -> Component:
+    """A card under a heading; ``name`` is its id, ``beside`` stands at the heading's right."""
+    heading = html.H2(title, id=f"h-{name}")
+    head = heading if beside is None else html.Div([heading, beside], className="section-head")
+    return html.Section([head, *content], id=name, **aria(labelledby=f"h-{name}"))
+
+
+def plot(name: str, said: str, *, figure: Figure | None = None, tall: bool = False) -> Component:
+    """A plot; ``said`` says what it shows to those who do not see it. What a callback has to say
+    of its content goes to ``<name>-note``."""
+    return html.Figure(
+        [
+            dcc.Graph(
+                id=name,
+                figure=figure if figure is not None else {"data": [], "layout": {}},
+                config=PLOT,
+                className="plot tall" if tall else "plot",
+                responsive=True,
+            ),
+            html.Figcaption(id=f"{name}-note", className="quiet", **aria(live="polite")),
+        ],
+        className="figure",
+        role="group",
+        **aria(label=said),
+    )
+
+
+def facts(rows: Sequence[tuple[str, Any]]) -> Component:
+    return html.Dl(
+        [html.Div([html.Dt(name), html.Dd(value)]) for name, value in rows], className="facts"
+    )
+
+
+def figures(line: TrialLine, before: TrialLine | None, metrics: Sequence[str]) -> Component:
+    """Figures of a trial in a row, each against another's (the configuration in service)."""
+    return html.Dl([_figure(line, before, metric) for metric in metrics], className="cards")
+
+
+def _figure(line: TrialLine, before: TrialLine | None, metric: str) -> Component:
+    interval = line.interval(metric)
+    more: list[Component] = []
+    if interval is not None:
+        more.append(html.Span(span(interval), className="interval", title="95% interval"))
+    if before is not None and before.number != line.number:
+        more.append(html.Span(f"was {value_words(before, metric)}", className="before"))
+        more += _change(line, before, metric)
+    emulated = " (emulated)" if metric == "utilization" and line.emulated else ""
+    return html.Div(
+        [
+            html.Dt(label(metric) + emulated),
+            html.Dd([html.Span(value_words(line, metric), className="after"), *more]),
+        ],
+        className="card",
+    )
+
+
+def _change(line: TrialLine, before: TrialLine, metric: str) -> list[Component]:
+    old, new = before.metric(metric), line.metric(metric)
+    if not old or new is None or old == new:
+        return []
+    better = (new > old) == METRICS[metric].maximize and metric != "utilization"
+    return [html.Span(percent(new / old - 1, 0), className=f"change{' good' if better else ''}")]

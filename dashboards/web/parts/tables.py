@@ -1,0 +1,127 @@
+"""Small tables for reading, and grids for many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dash_ag_grid
+from dash import html
+from dash.development.base_component import Component
+
+from dashboards.web.parts.words import aria
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """``sortable`` makes its heading a button, with id ``{"sort": <table's name>, "by": key}``."""
+
+    key: str
+    title: str
+    number: bool = False
+    sortable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorted:
+    """By which column, and which way, a table's rows stand."""
+
+    by: str
+    down: bool = False
+
+
+def table(
+    name: str,
+    label: str,
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    order: Sorted | None = None,
+) -> Component:
+    """A table for reading; on a narrow screen each row becomes a card of its own, with the
+    columns' titles beside the values. Rows map columns' keys to content; the first column names
+    the row."""
+    return html.Div(
+        html.Table(
+            [
+                html.Thead(html.Tr([_heading(name, column, order) for column in columns])),
+                html.Tbody([_row(columns, row) for row in rows]),
+            ],
+            className="rows",
+            **aria(label=label),
+        ),
+        className="scroll",
+        tabIndex=0,
+        role="region",
+        **aria(label=label),
+    )
+
+
+def _heading(name: str, column: Column, order: Sorted | None) -> Component:
+    classes = "number" if column.number else ""
+    if not column.sortable:
+        return html.Th(column.title, scope="col", className=classes)
+    here = order is not None and order.by == column.key
+    sort = {} if not here else aria(sort="descending" if order and order.down else "ascending")
+    button = html.Button(column.title, id={"sort": name, "by": column.key}, type="button")
+    return html.Th(button, scope="col", className=classes, **sort)
+
+
+def _row(columns: Sequence[Column], row: Mapping[str, Any]) -> Component:
+    first, *others = columns
+    cells: list[Component] = [html.Th(row.get(first.key), scope="row")]
+    for column in others:
+        named: Any = {"data-title": column.title}
+        classes = "number" if column.number else ""
+        cells.append(html.Td(row.get(column.key), className=classes, **named))
+    return html.Tr(cells, className=row.get("class", ""))
+
+
+# ---------------------------------------------------------------------------------------- grids
+def grid(
+    name: str, label: str, columns: Sequence[Mapping[str, Any]], *, row_id: str, height: str
+) -> Component:
+    """A grid of many rows: sorted, filtered and scrolled in the browser, by keyboard too. Its rows
+    come from a callback (``rowData``); ``row_id`` is the field that names a row, so that new rows
+    leave what is selected and scrolled to as it is."""
+    options: dict[str, Any] = {
+        "theme": {"function": "autotuneTheme(theme)"},
+        "suppressFieldDotNotation": True,
+        "animateRows": False,
+        "rowHeight": 32,
+        "headerHeight": 34,
+        "floatingFiltersHeight": 34,
+        "overlayNoRowsTemplate": "<span>No trial yet</span>",
+        "ensureDomOrder": True,
+    }
+    return html.Div(
+        dash_ag_grid.AgGrid(
+            id=name,
+            columnDefs=list(columns),
+            defaultColDef={"sortable": True, "resizable": True, "filter": True, "minWidth": 70},
+            dashGridOptions=options,
+            getRowId=f"params.data['{row_id}']",
+            style={"height": height, "width": "100%"},
+            className="grid",
+        ),
+        role="region",
+        **aria(label=label),
+    )
+
+
+def number_column(field: str, title: str, *, words: str = "params.value", **more: Any) -> Any:
+    """A column of numbers, right-aligned; ``words`` is a JavaScript expression of what is shown,
+    made of functions of ``static/dashboard.js``."""
+    return {
+        "field": field,
+        "headerName": title,
+        "type": "rightAligned",
+        "filter": "agNumberColumnFilter",
+        "valueFormatter": {"function": words},
+        **more,
+    }
+
+
+def text_column(field: str, title: str, **more: Any) -> Any:
+    return {"field": field, "headerName": title, "filter": "agTextColumnFilter", **more}
