@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import NodeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from autotune.adapters.triton.runners import ONNX_RUNNER
 from tests import onnx_models
@@ -87,21 +87,17 @@ def test_a_run_by_io_binding_answers_as_a_plain_one(runner: Any, tmp_path: Path)
     np.testing.assert_array_equal(bound, plain)
 
 
-def model_of(folder: Path, node: NodeProto, kind: int, *shapes: list[str]) -> None:
-    """A model of one node, from ``a``, ``b``, … to ``y``, of that many inputs."""
-    shape = max(shapes, key=len)
-    inputs = [
-        helper.make_tensor_value_info(name, kind, given)
-        for name, given in zip(node.input, shapes, strict=True)
-    ]
-    output = helper.make_tensor_value_info("y", kind, shape)
-    graph = helper.make_graph([node], "one", inputs, [output])
+def model_of(folder: Path, kind: int, shape: list[str]) -> None:
+    """A model that gives back what it takes, as ``y``."""
+    node = helper.make_node("Identity", ["a"], ["y"])
+    taken, given = (helper.make_tensor_value_info(name, kind, shape) for name in ("a", "y"))
+    graph = helper.make_graph([node], "same", [taken], [given])
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / "model.onnx")
 
 
 def test_strings_which_cannot_be_bound_are_run_without(runner: Any, tmp_path: Path) -> None:
-    model_of(tmp_path, helper.make_node("Identity", ["a"], ["y"]), TensorProto.STRING, ["n"])
+    model_of(tmp_path, TensorProto.STRING, ["n"])
     session = runner.open_session({}, tmp_path, ["CPUExecutionProvider"])
     feed = {"a": np.array(["one", "two"], dtype=object)}
     (found,) = runner.bound_run(session, ["y"], feed)
@@ -109,8 +105,7 @@ def test_strings_which_cannot_be_bound_are_run_without(runner: Any, tmp_path: Pa
 
 
 def test_a_number_without_a_dimension_is_bound_as_one(runner: Any, tmp_path: Path) -> None:
-    model_of(tmp_path, helper.make_node("Mul", ["a", "b"], ["y"]), TensorProto.FLOAT, [], ["n"])
+    model_of(tmp_path, TensorProto.FLOAT, [])
     session = runner.open_session({}, tmp_path, ["CPUExecutionProvider"])
-    feed = {"a": np.array(3, dtype=np.float32), "b": np.array([1, 2], dtype=np.float32)}
-    (found,) = runner.bound_run(session, ["y"], feed)
-    assert found.tolist() == [3, 6]
+    (found,) = runner.bound_run(session, ["y"], {"a": np.array(3, dtype=np.float32)})
+    assert found.shape == ()
