@@ -19,6 +19,7 @@ from autotune.cli.signals import interruptible
 from autotune.core.errors import AutotuneError, InputRefused, Interrupted
 from autotune.core.study import ServerSpec
 from tests.gpu.conduct import RESULTS, TABLE, Conductor, prepare
+from tests.gpu.host import DRIVER_S, within
 from tests.gpu.plan import Deadline, Options
 
 SHORTEST_MINUTES = 0.5
@@ -51,9 +52,20 @@ def options_of(arguments: Sequence[str]) -> Options:
     return Options(
         out=given.out.absolute(),
         minutes=given.minutes,
-        device=given.device or ("cuda" if gpus_of(ServerSpec()) else "cpu"),
+        device=given.device or _device(),
         tiny=given.tiny,
     )
+
+
+def _device() -> str:
+    count = within(DRIVER_S, lambda: gpus_of(ServerSpec()))
+    if count is None:
+        raise InputRefused(
+            "the GPU's driver does not answer",
+            value=f"for {DRIVER_S:g} s",
+            next_step="see what nvidia-smi says, or give --device cpu",
+        )
+    return "cuda" if count else "cpu"
 
 
 def check(options: Options) -> int:

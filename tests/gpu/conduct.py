@@ -16,6 +16,7 @@ from autotune.adapters import hardware, machine
 from autotune.adapters.triton.process import ChildProcess, Command, tail
 from autotune.core.errors import Interrupted
 from tests.gpu import places
+from tests.gpu.host import DRIVER_S, within
 from tests.gpu.plan import LEAST_S, PARTS, ROOT, Deadline, Options, Part, limit_s
 from tests.gpu.report import State, part_file, read_json, write_json, write_text
 from tests.gpu.table import table
@@ -186,9 +187,9 @@ def conditions(options: Options, began: datetime) -> dict[str, Any]:
     """Where and when: all that a reader needs to place the figures, and nothing that names the
     host."""
     here: Mapping[str, Any] = machine.describe()
-    seen = hardware.seen()
+    seen = within(DRIVER_S, hardware.seen)
     gpu = None
-    if seen.compute_capability is not None:
+    if seen is not None and seen.compute_capability is not None:
         capability = ".".join(map(str, seen.compute_capability))
         gpu = {"name": seen.gpu, "driver": seen.driver, "compute_capability": capability}
     return {

@@ -9,10 +9,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TextIO
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, TextIO, TypeVar
 
 from autotune.adapters.triton import devices
 from autotune.adapters.triton.environment import Progress, ServerEnvironment, prepare
@@ -22,12 +24,37 @@ from autotune.core.errors import AutotuneError
 from autotune.settings import Settings
 from tests.gpu.plan import ROOT
 
+T = TypeVar("T")
+
+DRIVER_S = 15.0
+"""The first answer of a GPU's driver takes seconds where nothing keeps it loaded."""
 _ASK_S = 120.0
 """The first import of PyTorch on a machine reads gigabytes."""
 _TORCH = """
 import json, torch
 print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda}))
 """
+
+
+def within(seconds: float, ask: Callable[[], T]) -> T | None:
+    """What is answered in that time; None where nothing is, as by a driver that hangs: what asks it
+    is left behind."""
+    answers: Queue[T | BaseException] = Queue()
+
+    def answer() -> None:
+        try:
+            answers.put(ask())
+        except BaseException as error:  # noqa: BLE001 - raised again by the one who asked
+            answers.put(error)
+
+    Thread(target=answer, daemon=True).start()
+    try:
+        found = answers.get(timeout=seconds)
+    except Empty:
+        return None
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def server_environment(say: Progress = lambda _: None) -> ServerEnvironment:

@@ -6,6 +6,7 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from search_spaces.candidate import Candidate
 from tests.gpu import conduct, places, publish, telemetry, truth
 from tests.gpu.__main__ import main
 from tests.gpu.context import Context
+from tests.gpu.host import within
 from tests.gpu.models import Model, Source, native_model, onnx_model, torch_model
 from tests.gpu.outputs import difference
 from tests.gpu.plan import FULL, PARTS, RESERVE_S, TINY, Deadline, Options, limit_s
@@ -387,6 +389,26 @@ def test_the_minutes_begin_before_the_server_is_made_ready(
     assert conductor.run(Deadline(0)) == 1
     states = {part["state"] for part in read_json(tmp_path / "results.json")["parts"].values()}
     assert states == {"not reached"}
+
+
+def test_a_driver_that_does_not_answer_ends_the_check_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_again = Event()
+    monkeypatch.setattr("tests.gpu.__main__.DRIVER_S", 0.1)
+    monkeypatch.setattr("tests.gpu.__main__.gpus_of", lambda _: asked_again.wait())
+    assert main(["--out", str(tmp_path / "out")]) == 2
+    asked_again.set()
+    assert "driver does not answer" in capsys.readouterr().err
+
+
+def test_what_asks_in_time_has_its_answer_or_its_error() -> None:
+    def refused() -> int:
+        raise OSError("no driver")
+
+    assert within(10, lambda: 3) == 3
+    with pytest.raises(OSError, match="no driver"):
+        within(10, refused)
 
 
 @pytest.mark.parametrize("minutes", ["0.4", "-1", "nan", "inf"])
