@@ -12,7 +12,7 @@ from typing import Any
 from autotune.adapters.scheduling import next_due, trigger
 from autotune.bootstrap.jobs import devices_of
 from autotune.core.errors import Conflict, InputRefused, NotFound
-from autotune.core.jobs import Job
+from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.schedules import NightRun, RunState, Schedule, ScheduleState
 from autotune.service_ports import ScheduleView
 from autotune.studyfile import read_definition
@@ -22,6 +22,7 @@ WINDOW_OVER = "its maintenance window was over before it could begin"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RECENT = 50
+_MOST_JOBS = 10_000
 
 _log = logging.getLogger("autotune.scheduler")
 
@@ -59,8 +60,9 @@ def begin_run(
 def _hindrance(store: ServiceStore, schedule: Schedule, scheduled_for: float, now: float) -> str:
     if window_over(schedule, scheduled_for, now):
         return WINDOW_OVER
-    for run in unended(store, schedule.name):
-        if run.job_id is not None and not store.jobs.job(run.job_id).state.ended:
+    for job in store.jobs.jobs(states=(JobState.QUEUED, JobState.RUNNING), limit=_MOST_JOBS):
+        if job.kind is JobKind.NIGHTLY and job.payload.get("schedule") == schedule.name:
+            run = store.schedules.run(job.payload["run"])
             return f"run {run.id}, due {utc(run.scheduled_for)}, had not ended"
     return ""
 

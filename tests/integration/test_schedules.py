@@ -129,6 +129,17 @@ def test_runs_do_not_pile_up_behind_one_that_has_not_ended(
     assert second.reason == f"run {first.id}, due 2026-03-02 02:00 UTC, had not ended"
 
 
+def test_a_run_that_was_stopped_and_is_to_go_on_has_not_ended(
+    store: ServiceStore, clock: Clock
+) -> None:
+    store.schedules.add(NIGHTLY)
+    _begin(store, clock)
+    store.schedules.update_run(_only_run(store).id, state=RunState.STOPPED)
+    clock.at += 86_400
+    _begin(store, clock, DUE + 86_400)
+    assert store.schedules.runs()[0].state is RunState.MISSED
+
+
 def test_a_run_whose_job_has_ended_without_a_word_holds_up_no_other(
     store: ServiceStore, clock: Clock
 ) -> None:
