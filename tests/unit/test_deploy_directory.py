@@ -1,0 +1,405 @@
+"""A model repository directory as a promotion's target."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from autotune.adapters import durable
+from autotune.adapters.deploy import directory as module
+from autotune.adapters.deploy import sidecar
+from autotune.adapters.deploy.directory import DirectoryDeployment, Known
+from autotune.adapters.triton.config import ModelConfig, parse
+from autotune.core.errors import AutotuneError, ExportFailed, InputRefused
+from autotune.service_ports import Release
+from tests import promoting
+from tests.promoting import put, tree
+
+MODEL = "ocr"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """One model that is going to change, and one that is not."""
+    put(tmp_path / "models", MODEL)
+    put(tmp_path / "models", "bystander")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Release:
+    """The same files with a larger batch."""
+    put(tmp_path / "release", MODEL, batch=8)
+    return promoting.release(tmp_path / "release", MODEL)
+
+
+def target(repository: Path, known: Known | None = None) -> DirectoryDeployment:
+    return DirectoryDeployment(repository, known=known)
+
+
+def found(text: str, name: str = MODEL) -> Sequence[dict[str, ModelConfig]]:
+    return [{name: parse(text, name)}]
+
+
+# ------------------------------------------------------------------------------------ one model
+def test_a_promotion_brings_the_release_and_leaves_other_models_alone(
+    repository: Path, new: Release
+) -> None:
+    before = tree(repository)
+    target(repository).apply(new, label="p1")
+    after = tree(repository)
+    changed = {path for path in before | after if before.get(path) != after.get(path)}
+    assert changed == {f"{MODEL}/config.pbtxt"}
+    assert after[f"{MODEL}/config.pbtxt"] == promoting.config(MODEL, 8)
+    target(repository).verify(new)
+
+
+def test_what_was_replaced_is_kept_and_put_back_byte_for_byte(
+    repository: Path, new: Release
+) -> None:
+    before = tree(repository)
+    kept = target(repository).apply(new, label="p1")
+    assert tree(Path(kept) / MODEL) == tree_of(before, MODEL)
+    target(repository).restore(kept)
+    assert tree(repository) == before
+
+
+def tree_of(whole: object, name: str) -> object:
+    assert isinstance(whole, dict)
+    return {k.removeprefix(f"{name}/"): v for k, v in whole.items() if k.startswith(f"{name}/")}
+
+
+def test_to_put_back_twice_is_to_put_back_once(repository: Path, new: Release) -> None:
+    before = tree(repository)
+    kept = target(repository).apply(new, label="p1")
+    target(repository).restore(kept)
+    target(repository).restore(kept)
+    assert tree(repository) == before
+
+
+def test_to_apply_twice_keeps_what_the_first_replaced(repository: Path, new: Release) -> None:
+    before = tree(repository)
+    assert target(repository).apply(new, label="p1") == target(repository).apply(new, label="p1")
+    target(repository).restore("p1")
+    assert tree(repository) == before
+
+
+def test_by_a_label_under_which_nothing_was_applied_nothing_is_put_back(
+    repository: Path, new: Release
+) -> None:
+    before = tree(repository)
+    target(repository).preflight(new)
+    target(repository).restore("p1")
+    assert tree(repository) == before
+
+
+def test_what_is_not_kept_any_more_cannot_be_put_back(repository: Path) -> None:
+    gone = repository.with_name("models.autotune") / "kept" / "p1"
+    with pytest.raises(ExportFailed, match="not kept any more"):
+        target(repository).restore(str(gone))
+
+
+def test_a_model_that_is_new_there_is_taken_out_again(repository: Path, tmp_path: Path) -> None:
+    before = tree(repository)
+    put(tmp_path / "release", "fresh", batch=4)
+    new = promoting.release(tmp_path / "release", "fresh")
+    kept = target(repository).apply(new, label="p1")
+    assert (repository / "fresh" / "config.pbtxt").exists()
+    target(repository).restore(kept)
+    assert tree(repository) == before
+
+
+def test_promotions_are_undone_one_after_the_other(repository: Path, tmp_path: Path) -> None:
+    states, kept = [tree(repository)], []
+    for i in range(1, 4):
+        put(tmp_path / f"release{i}", MODEL, batch=2**i)
+        new = promoting.release(tmp_path / f"release{i}", MODEL)
+        kept.append(target(repository).apply(new, label=f"p{i}"))
+        states.append(tree(repository))
+    for i in (3, 2, 1):
+        target(repository).restore(kept[i - 1])
+        assert tree(repository) == states[i - 1]
+
+
+def test_the_last_five_versions_are_kept(repository: Path, tmp_path: Path) -> None:
+    for i in range(1, 8):
+        put(tmp_path / "release", MODEL, batch=i + 1)
+        target(repository).apply(promoting.release(tmp_path / "release", MODEL), label=f"p{i}")
+    kept = repository.with_name("models.autotune") / "kept"
+    assert sorted(each.name for each in kept.iterdir()) == ["p3", "p4", "p5", "p6", "p7"]
+
+
+def test_files_that_stay_as_they_are_take_no_room(repository: Path, new: Release) -> None:
+    weights = repository / MODEL / "1" / "weights.bin"
+    before = weights.stat().st_ino
+    target(repository).apply(new, label="p1")
+    assert weights.stat().st_ino == before
+
+
+def test_rights_are_those_of_what_was_there(repository: Path, new: Release) -> None:
+    (repository / MODEL).chmod(0o750)
+    (repository / MODEL / "config.pbtxt").chmod(0o640)
+    target(repository).apply(new, label="p1")
+    assert (repository / MODEL).stat().st_mode & 0o777 == 0o750
+    assert (repository / MODEL / "config.pbtxt").stat().st_mode & 0o777 == 0o640
+
+
+# ------------------------------------------------------------------ what the target has beyond ours
+def test_labels_and_other_versions_are_kept_and_told(repository: Path, new: Release) -> None:
+    (repository / MODEL / "labels.txt").write_text("cat\n")
+    (new.repository / MODEL / "1").rename(new.repository / MODEL / "2")
+    diff = target(repository).preflight(new)
+    assert f"# {MODEL}/labels.txt: kept, though not of the release" in diff
+    assert f"# {MODEL}/1/weights.bin: kept, though not of the release" in diff
+    assert f"# {MODEL}/2/weights.bin: new" in diff
+    target(repository).apply(new, label="p1")
+    assert (repository / MODEL / "labels.txt").read_text() == "cat\n"
+    assert (repository / MODEL / "1" / "weights.bin").exists()
+    target(repository).verify(new)
+
+
+def test_a_version_of_the_release_takes_the_place_of_the_one_there(
+    repository: Path, new: Release
+) -> None:
+    (repository / MODEL / "1" / "old.bin").write_text("old")
+    (new.repository / MODEL / "1" / "weights.bin").write_text("w2")
+    diff = target(repository).preflight(new)
+    assert f"# {MODEL}/1/old.bin: taken out" in diff
+    assert f"# {MODEL}/1/weights.bin: replaced" in diff
+    target(repository).apply(new, label="p1")
+    assert not (repository / MODEL / "1" / "old.bin").exists()
+    assert (repository / MODEL / "1" / "weights.bin").read_text() == "w2"
+
+
+def test_a_newer_version_in_service_is_not_given_a_configuration_that_was_not_measured_with_it(
+    repository: Path, new: Release
+) -> None:
+    (repository / MODEL / "2").mkdir()
+    with pytest.raises(InputRefused, match=r"another version of ocr.*\(got '2'\)"):
+        target(repository).preflight(new)
+
+
+def test_a_release_of_a_configuration_alone_leaves_the_files(
+    repository: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "release" / MODEL).mkdir(parents=True)
+    (tmp_path / "release" / MODEL / "config.pbtxt").write_text(promoting.config(MODEL, 8))
+    target(repository).apply(promoting.release(tmp_path / "release", MODEL), label="p1")
+    assert (repository / MODEL / "1" / "weights.bin").read_text() == "w1"
+    assert "max_batch_size: 8" in (repository / MODEL / "config.pbtxt").read_text()
+
+
+def test_a_release_of_a_configuration_alone_needs_the_model_there(
+    repository: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "release" / "fresh").mkdir(parents=True)
+    (tmp_path / "release" / "fresh" / "config.pbtxt").write_text(promoting.config("fresh"))
+    with pytest.raises(InputRefused, match="has its configuration alone"):
+        target(repository).preflight(promoting.release(tmp_path / "release", "fresh"))
+
+
+def test_what_is_in_service_already_makes_no_diff(repository: Path, tmp_path: Path) -> None:
+    put(tmp_path / "release", MODEL)
+    assert not target(repository).preflight(promoting.release(tmp_path / "release", MODEL))
+
+
+def test_caches_that_a_server_writes_are_no_difference(repository: Path, new: Release) -> None:
+    target(repository).apply(new, label="p1")
+    (repository / MODEL / "1" / "__pycache__").mkdir()
+    (repository / MODEL / "1" / "__pycache__" / "model.pyc").write_text("x")
+    target(repository).verify(new)
+
+
+def test_a_symbolic_link_stays_one_and_leads_to_where_it_did(
+    repository: Path, new: Release, tmp_path: Path
+) -> None:
+    (tmp_path / "weights.bin").write_text("w1")
+    weights = repository / MODEL / "1" / "weights.bin"
+    weights.unlink()
+    weights.symlink_to("../../../weights.bin")
+    target(repository).apply(new, label="p1")
+    assert weights.is_symlink()
+    assert weights.read_text() == "w1"
+
+
+# ------------------------------------------------------------------------------ a pipeline's models
+@pytest.fixture
+def pipelines(tmp_path: Path) -> tuple[Path, Release]:
+    promoting.pipeline(tmp_path / "models")
+    put(tmp_path / "models", "bystander")
+    (tmp_path / "models" / "README").write_text("ours\n")
+    promoting.pipeline(tmp_path / "release", batch=4)
+    new = promoting.release(tmp_path / "release", "first", "second", "whole")
+    return tmp_path / "models", new
+
+
+def test_several_models_change_with_their_whole_repository(
+    pipelines: tuple[Path, Release],
+) -> None:
+    repository, new = pipelines
+    before, number = tree(repository), repository.stat().st_ino
+    kept = target(repository).apply(new, label="p1")
+    after = tree(repository)
+    changed = {path for path in before | after if before.get(path) != after.get(path)}
+    assert changed == {"first/config.pbtxt", "second/config.pbtxt"}
+    assert repository.stat().st_ino != number
+    target(repository).restore(kept)
+    assert tree(repository) == before
+
+
+def test_of_a_pipeline_with_one_step_that_changes_that_alone_is_exchanged(
+    pipelines: tuple[Path, Release],
+) -> None:
+    repository, new = pipelines
+    put(new.repository, "second")
+    number = repository.stat().st_ino
+    target(repository).apply(new, label="p1")
+    assert repository.stat().st_ino == number
+    target(repository).verify(new)
+
+
+def test_a_model_added_since_outlasts_the_rollback_of_a_whole_repository(
+    pipelines: tuple[Path, Release],
+) -> None:
+    repository, new = pipelines
+    before = tree(repository)
+    kept = target(repository).apply(new, label="p1")
+    put(repository, "later")
+    target(repository).restore(kept)
+    assert tree(repository) == {**before, **tree_with("later", repository)}
+
+
+def tree_with(name: str, repository: Path) -> dict[str, str]:
+    return {name: "directory"} | {
+        f"{name}/{path}": what for path, what in tree(repository / name).items()
+    }
+
+
+# --------------------------------------------------------------------------------------- refusals
+def test_a_configuration_that_the_study_found_is_replaced(repository: Path, new: Release) -> None:
+    known = found(promoting.config(MODEL))
+    assert "max_batch_size: 8" in target(repository, known).preflight(new)
+
+
+@pytest.mark.parametrize("known", [[], found(promoting.config(MODEL, 2))], ids=["none", "other"])
+def test_a_configuration_that_somebody_else_put_there_is_refused_with_the_difference(
+    repository: Path, new: Release, known: Known
+) -> None:
+    before = tree(repository)
+    with pytest.raises(InputRefused, match=r"(?s)neither the one.*\+max_batch_size: 1") as refused:
+        target(repository, known).preflight(new)
+    assert "--anyway" in refused.value.next_step
+    with pytest.raises(InputRefused):
+        target(repository, known).apply(new, label="p1")
+    assert tree(repository) == before
+
+
+def test_a_repository_behind_a_symbolic_link_is_changed_where_it_lies(
+    repository: Path, new: Release, tmp_path: Path
+) -> None:
+    (tmp_path / "current").symlink_to("models")
+    target(tmp_path / "current").apply(new, label="p1")
+    assert (tmp_path / "current").is_symlink()
+    target(repository).verify(new)
+
+
+def test_a_repository_that_is_a_mount_is_refused(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == repository)
+    with pytest.raises(InputRefused, match="a mount of its own"):
+        target(repository).preflight(new)
+    assert not repository.with_name("models.autotune").exists()
+
+
+def test_a_file_system_without_the_exchange_is_refused(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar, "exchange", lambda one, other: False)
+    with pytest.raises(InputRefused, match="cannot exchange two directories"):
+        target(repository).preflight(new)
+
+
+def test_a_file_system_that_refuses_the_exchange_after_all_leaves_all_as_it_was(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crossed(one: Path, other: Path) -> bool:
+        raise OSError(18, "Invalid cross-device link")
+
+    before = tree(repository)
+    monkeypatch.setattr(sidecar, "exchange", crossed)
+    with pytest.raises(ExportFailed, match="Invalid cross-device link"):
+        target(repository).apply(new, label="p1")
+    assert tree(repository) == before
+    assert not list((repository.with_name("models.autotune") / "staged").glob("*"))
+
+
+def test_a_full_disk_is_refused_beforehand(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 10})()
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(InputRefused, match=r"takes about 1 MB.*0 MB free"):
+        target(repository).preflight(new)
+
+
+def test_a_disk_that_fills_up_meanwhile_leaves_all_as_it_was(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(root: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = tree(repository)
+    monkeypatch.setattr(module, "sync_tree", full)
+    with pytest.raises(ExportFailed, match="No space left on device"):
+        target(repository).apply(new, label="p1")
+    assert tree(repository) == before
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="permission bits do not stop root")
+def test_a_repository_that_cannot_be_written_is_refused(repository: Path, new: Release) -> None:
+    repository.chmod(0o555)
+    with pytest.raises(InputRefused, match="cannot be written"):
+        target(repository).preflight(new)
+
+
+def test_the_directory_of_a_model_is_no_repository(repository: Path, new: Release) -> None:
+    with pytest.raises(InputRefused, match="a model's own directory"):
+        target(repository / MODEL).preflight(new)
+
+
+def test_a_repository_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="does not exist"):
+        target(tmp_path / "nowhere")
+
+
+def test_two_promotions_at_once_are_one_and_a_refusal(repository: Path) -> None:
+    with (
+        target(repository).locked(),
+        pytest.raises(AutotuneError, match="another promotion is under way"),
+        target(repository).locked(),
+    ):
+        pass
+
+
+def test_what_somebody_changes_while_it_is_prepared_is_not_overwritten(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(root: Path) -> None:
+        (repository / MODEL / "config.pbtxt").write_text(promoting.config(MODEL, 3))
+        durable.sync_tree(root)
+
+    monkeypatch.setattr(module, "sync_tree", meanwhile)
+    with pytest.raises(ExportFailed, match="somebody else changed the repository"):
+        target(repository).apply(new, label="p1")
+    assert (repository / MODEL / "config.pbtxt").read_text() == promoting.config(MODEL, 3)
+
+
+def test_what_was_changed_in_service_does_not_verify(repository: Path, new: Release) -> None:
+    target(repository).apply(new, label="p1")
+    (repository / MODEL / "config.pbtxt").write_text(promoting.config(MODEL, 3))
+    with pytest.raises(ExportFailed, match=r"(?s)not what was promoted.*-max_batch_size: 3"):
+        target(repository).verify(new)
