@@ -8,9 +8,10 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from autotune.core.access import Identity, Role, Token
-from autotune.core.errors import InputRefused
+from autotune.core.errors import InputRefused, StoreFailed
 from autotune.service_ports import PromotionStore, TokenStore
 
 PREFIX = "at_"
@@ -43,14 +44,16 @@ class Access:
         if token is None:
             return None
         if token.last_used_at is None or self._now() - token.last_used_at >= _USED_EVERY_S:
-            self._store.used(token.id)
-        return Identity(name=token.name, role=token.role)
+            with suppress(StoreFailed):  # that it was used may be told later
+                self._store.used(token.id)
+        return _identity(token)
 
-    def named(self, name: str) -> Identity | None:
-        for token in self._store.valid():
-            if token.name == name:
-                return Identity(name=token.name, role=token.role)
-        return None
+    def holder(self, token: int) -> Identity | None:
+        return next((_identity(each) for each in self._store.valid() if each.id == token), None)
+
+
+def _identity(token: Token) -> Identity:
+    return Identity(name=token.name, role=token.role, token=token.id)
 
 
 def _whose(digest: str, tokens: Sequence[Token]) -> Token | None:

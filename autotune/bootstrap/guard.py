@@ -2,7 +2,8 @@
 
 A study file can start programs, fetch packages and read files; that is for whoever has an account
 on the machine. A request may name what lies below one folder, the embedded server, and remote
-servers that were allowed.
+servers that were allowed. What lies there is trusted: a Python file of a study is run. Files and
+folders whose names begin with a dot are not named: they hold keys and settings.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class Guard:
         self._limits = limits
 
     def study(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
-        return study_within(definition, self._limits).definition
+        try:
+            return study_within(definition, self._limits).definition
+        except InputRefused as error:
+            raise _without_root(error, self._limits.root) from error
 
     def target(self, target: Target) -> Target:
         repository = target.repository
@@ -65,11 +69,12 @@ class Guard:
 def study_within(definition: Mapping[str, Any], limits: Limits) -> Study:
     """The study of a request, in a study file's words, paths relative to the root. InputRefused for
     all that only the machine's own users may ask for, before any file is read."""
-    _refuse_deep(definition)
+    _refuse_strange(definition)
     _refuse_launch(definition)
     _refuse_space_file(definition, limits.root)
 
     def check(study: Study) -> None:
+        _refuse_names(study)
         for what, path in _paths(study):
             _refuse_outside(what, path, limits.root)
         server = study.server
@@ -81,15 +86,23 @@ def study_within(definition: Mapping[str, Any], limits: Limits) -> Study:
 
 
 # ---------------------------------------------------------------------- before anything is read
-def _refuse_deep(node: object, depth: int = 0) -> None:
+def _refuse_strange(node: object, depth: int = 0) -> None:
+    """What no study file can hold, or no file system can name."""
     if depth > _DEEPEST:
         raise InputRefused(f"a study is nested at most {_DEEPEST} deep")
     if isinstance(node, Mapping):
-        for each in node.values():
-            _refuse_deep(each, depth + 1)
+        for key, value in node.items():
+            _refuse_strange(key, depth + 1)
+            _refuse_strange(value, depth + 1)
     elif isinstance(node, list):
         for each in node:
-            _refuse_deep(each, depth + 1)
+            _refuse_strange(each, depth + 1)
+    elif isinstance(node, str) and not _plain(node):
+        raise InputRefused("a study's words are plain text", value=ascii(node[:100]))
+
+
+def _plain(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _refuse_launch(definition: Mapping[str, Any]) -> None:
@@ -136,11 +149,31 @@ def _parts(node: object, name: str) -> Iterator[tuple[str, object]]:
 
 def _refuse_outside(what: str, path: Path, root: Path) -> None:
     """Links are followed first: one that leads out is outside."""
-    if not path.resolve().is_relative_to(root.resolve()):
+    try:
+        inside = path.resolve().relative_to(root.resolve()).parts
+    except (ValueError, OSError, RuntimeError):  # too long a name, a link that leads to itself
+        inside = ("..",)
+    if any(part.startswith(".") for part in inside):
         raise InputRefused(
-            f"the API may name paths below the service's root only: {what}",
+            f"the API may name paths below the service's root only, and none with a dot first:"
+            f" {what}",
             next_step="put the files there, or start the service with another --root",
         )
+
+
+def _without_root(error: InputRefused, root: Path) -> InputRefused:
+    """In the words of whoever asks, to whom where the root lies says nothing."""
+
+    def told(words: object) -> object:
+        if not isinstance(words, str):
+            return words
+        for folder in {str(root.resolve()), str(root)}:
+            words = words.replace(f"{folder}/", "").replace(folder, ".")
+        return words
+
+    return type(error)(
+        str(told(error.rule)), value=told(error.value), next_step=str(told(error.next_step))
+    )
 
 
 def _refuse_hosts(addresses: Sequence[str | None], remotes: Sequence[str]) -> None:
@@ -162,6 +195,16 @@ def _host(address: str) -> str | None:
     parts = urlsplit(address)
     plain = parts.scheme in ("http", "https") and parts.username is None and "\\" not in address
     return parts.hostname if plain else None
+
+
+def _refuse_names(study: Study) -> None:
+    """Folders are named by these."""
+    server = study.server
+    if server.launch in (Launch.BINARY, Launch.DOCKER) or server.binary or server.image:
+        raise InputRefused("a study from the API may not name a program or an image to launch")
+    for name in (study.name, study.model.name):
+        if name.strip(".") == "":
+            raise InputRefused("a name has letters or digits", value=name)
 
 
 def _swept_flags(study: Study) -> Iterator[str]:

@@ -43,7 +43,8 @@ log = structlog.get_logger("autotune.serve")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """``root`` is the folder that requests may name paths in, ``hosts`` are names that the service
-    goes by besides its address, ``remotes`` hosts of Triton servers that requests may name.
+    goes by besides its address, ``remotes`` hosts of Triton servers that requests may name,
+    ``proxies`` addresses or networks of the proxies that are believed who asks through them.
     ``lease_s``: how long a worker that gives no sign of life keeps its job."""
 
     db: str
@@ -52,6 +53,7 @@ class Asked:
     port: int = 8080
     hosts: Sequence[str] = ()
     remotes: Sequence[str] = ()
+    proxies: Sequence[str] = ()
     worker: bool = True
     scheduler: bool = True
     lease_s: float = 30.0
@@ -73,7 +75,10 @@ def serve(asked: Asked) -> None:
     settings.refuse_unusable()
     settings.service_dir.mkdir(parents=True, exist_ok=True)
     addresses = _addresses(asked)
-    loopback = all(ipaddress.ip_address(each[0]).is_loopback for _, each in addresses)
+    _refuse_names_of_proxies(asked)
+    loopback = not asked.proxies and all(
+        ipaddress.ip_address(each[0]).is_loopback for _, each in addresses
+    )
     with ExitStack() as stack:
         store = stack.enter_context(open_service(asked.db))
         _refuse_open_door(asked, store, loopback=loopback)
@@ -89,7 +94,13 @@ def serve(asked: Asked) -> None:
         app = web_app(desks, key=_session_key(settings), hosts=asked.hosts)
         told = {"database": shown(parse_url(asked.db)), "parts": ",".join(["web", *parts])}
         _run(
-            _server(app, lambda: log.info("serving", url=_url(listening), **told)), listening, parts
+            _server(
+                app,
+                asked.proxies,
+                lambda: log.info("serving", url=_url(listening), **told),
+            ),
+            listening,
+            parts,
         )
 
 
@@ -149,7 +160,7 @@ def _problems(store: ServiceStore, parts: Mapping[str, Part]) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------- web server
-def _server(app: FastAPI, begun: Callable[[], None]) -> uvicorn.Server:
+def _server(app: FastAPI, proxies: Sequence[str], begun: Callable[[], None]) -> uvicorn.Server:
     """``begun`` is called when it answers."""
 
     class Server(uvicorn.Server):
@@ -164,6 +175,8 @@ def _server(app: FastAPI, begun: Callable[[], None]) -> uvicorn.Server:
             access_log=False,
             server_header=False,
             ws="none",
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=list(proxies),
             timeout_graceful_shutdown=_DRAIN_S,
         )
     )
@@ -195,6 +208,18 @@ def _refuse_open_door(asked: Asked, store: ServiceStore, *, loopback: bool) -> N
             value=asked.host,
             next_step="make one first: autotune token add NAME --role operate",
         )
+
+
+def _refuse_names_of_proxies(asked: Asked) -> None:
+    for proxy in asked.proxies:
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError as exc:
+            raise InputRefused(
+                "a proxy is named by its address or its network",
+                value=proxy,
+                next_step="e.g. --trust-proxy 127.0.0.1",
+            ) from exc
 
 
 def _bound(asked: Asked, address: tuple[socket.AddressFamily, tuple[str, int]]) -> socket.socket:

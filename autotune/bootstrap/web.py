@@ -16,13 +16,15 @@ from dashboards.web.app import create_app
 from dashboards.web.attempts import Attempts
 from dashboards.web.health import health_router, registry_of
 from dashboards.web.login import login_router
+from dashboards.web.operators import for_operators
 from dashboards.web.request_log import RequestLog, request_seconds
 from dashboards.web.security import guarded
 from dashboards.web.sessions import Sessions
 
 
-def web_app(desks: Desks, *, key: str, hosts: Sequence[str]) -> FastAPI:
+def web_app(desks: Desks, *, key: str, hosts: Sequence[str] = ()) -> FastAPI:
     """``key`` signs sessions; ``hosts`` are further names that the service goes by."""
+    desks = for_operators(desks)
     registry = registry_of(desks)
     seconds = request_seconds(registry)
     sessions, attempts = Sessions(key), Attempts()

@@ -50,6 +50,13 @@ Examples:
     metavar="HOST",
     help="A host whose Triton studies from the API may tune, besides this machine.",
 )
+@click.option(
+    "--trust-proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="A reverse proxy that is believed who asks through it, and whether over TLS.",
+)
 @click.option("--no-worker", is_flag=True, help="Do no jobs: another process on the database does.")
 @click.option("--no-scheduler", is_flag=True, help="Start no runs of schedules.")
 @click.option(

@@ -30,7 +30,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who asks: a token's name, or ``local`` on an interface that needs none."""
+    """Who asks: a token's name, or ``local`` on an interface that needs none. ``token`` is the
+    token's id (0: none): another one of the same name is somebody else's."""
 
     name: str
     role: Role
+    token: int = 0

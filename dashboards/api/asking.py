@@ -6,20 +6,19 @@ from typing import Annotated
 
 from fastapi import Depends, HTTPException
 
-from autotune.core.access import Identity, Role
-from dashboards.web.identity import current
+from autotune.core.access import Identity
+from dashboards.web.identity import current, refuse_viewers
 
 
 def viewer() -> Identity:
     identity = current()
     if identity is None:
-        raise HTTPException(401, "a token is needed")
+        raise HTTPException(401, "a token is needed", {"www-authenticate": "Bearer"})
     return identity
 
 
 def operator(identity: Annotated[Identity, Depends(viewer)]) -> Identity:
-    if not identity.role.may(Role.OPERATE):
-        raise HTTPException(403, f"the role {identity.role} may look, not change anything")
+    refuse_viewers()
     return identity
 
 

@@ -9,10 +9,12 @@ from fastapi import Path as InPath
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from autotune import service_ports
 from autotune.core.jobs import Job
 from autotune.core.promotions import Target
 from autotune.core.records import StudyState
 from autotune.core.schedules import Policy, Schedule
+from autotune.core.standing import Standing
 from autotune.service_ports import StudySummary
 
 LARGEST_ID = 2**63 - 1
@@ -21,8 +23,8 @@ LONGEST_WORDS = 2000
 Id = Annotated[int, InPath(ge=1, le=LARGEST_ID)]
 Number = Annotated[int, InPath(ge=0, le=LARGEST_ID, description="A trial's number in its study.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Words = Annotated[str, Field(max_length=LONGEST_WORDS)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+Words = Annotated[str, Field(max_length=LONGEST_WORDS, pattern=r"^[^\x00]*$")]
+Name = Annotated[str, InPath(min_length=1, max_length=200)]
 
 
 class _Given(BaseModel):
@@ -37,7 +39,7 @@ class StudyGiven(_Given):
 
 
 class TargetGiven(_Given):
-    repository: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
+    repository: Annotated[str, Field(max_length=4000, pattern=r"^[^\x00]+$")] | None = None
     grpc: Annotated[str, Field(max_length=300)] | None = None
     http: Annotated[str, Field(max_length=300)] | None = None
     shadow_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 20.0
@@ -123,18 +125,35 @@ class StudyLine(BaseModel):
 
 
 class TrialLine(BaseModel):
-    """A trial in a list: its figures by the metrics' names, from the last measurement of it that
-    can be believed."""
+    """A trial in a list, with why it stands where it does; its figures and their 95% intervals
+    (an open end is null) by the metrics' names."""
 
     number: int
     candidate: dict[str, Any]
-    state: str
-    reason: str
-    verdict: str | None
-    metrics: dict[str, float | None]
+    standing: Standing
+    why: str
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float | None, float | None]]
+    started_at: float
+    ended_at: float | None
+
+    @classmethod
+    def of(cls, line: service_ports.TrialLine) -> TrialLine:
+        return cls(
+            number=line.number,
+            candidate=dict(line.candidate.to_json()),
+            standing=line.standing,
+            why=line.why,
+            metrics=dict(line.values),
+            intervals={name: (each.low, each.high) for name, each in line.intervals.items()},
+            started_at=line.started_at,
+            ended_at=line.ended_at,
+        )
 
 
 class Trials(BaseModel):
+    """Some of a study's trials, of so many in all."""
+
     total: int
     trials: list[TrialLine]
 

@@ -12,10 +12,29 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
-from autotune.core.errors import AutotuneError, Conflict, InputRefused, NotFound, StoreFailed
+from autotune.core.errors import (
+    AutotuneError,
+    Conflict,
+    InputRefused,
+    MachineBusy,
+    NotFound,
+    ServerFailed,
+    StoreFailed,
+)
+from dashboards.web.identity import NotAllowed
 
 MEDIA_TYPE = "application/problem+json"
+_STATUSES: tuple[tuple[type[AutotuneError], int], ...] = (
+    (NotAllowed, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (MachineBusy, 409),
+    (InputRefused, 422),
+    (ServerFailed, 502),
+    (StoreFailed, 503),
+)
 
 
 class Problem(BaseModel):
@@ -28,15 +47,28 @@ class Problem(BaseModel):
     next_step: str = ""
 
 
+class _AnyText(JSONResponse):
+    """A problem may tell of a text that is none: half of a surrogate pair is written out."""
+
+    media_type = MEDIA_TYPE
+
+    def render(self, content: Any) -> bytes:
+        return super().render(_printable(content))
+
+
 def problem(
     status: int, detail: str, next_step: str = "", *, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     body = Problem(
         title=HTTPStatus(status).phrase, status=status, detail=detail, next_step=next_step
     )
-    return JSONResponse(
-        body.model_dump(), status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {})
-    )
+    return _AnyText(body.model_dump(), status_code=status, headers=dict(headers or {}))
+
+
+def store_failed(error: StoreFailed) -> JSONResponse:
+    """What failed is for the log: it tells where the database is."""
+    structlog.get_logger("autotune.web").error("failed", error=str(error))
+    return problem(503, "the database does not answer", "try again later; the log says why")
 
 
 def answer_problems(app: FastAPI) -> None:
@@ -47,34 +79,53 @@ def answer_problems(app: FastAPI) -> None:
 
 
 def status_of(error: AutotuneError) -> int:
-    kinds: tuple[tuple[type[AutotuneError], int], ...] = (
-        (NotFound, 404),
-        (Conflict, 409),
-        (InputRefused, 422),
-        (StoreFailed, 503),
-    )
-    return next((status for kind, status in kinds if isinstance(error, kind)), 502)
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
 async def _autotune(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, AutotuneError)
+    if isinstance(error, StoreFailed):
+        return store_failed(error)
     status = status_of(error)
     if status >= 500:
-        structlog.get_logger("autotune.api").error("failed", error=str(error))
+        structlog.get_logger("autotune.web").error("failed", error=str(error))
     detail = str(error).removesuffix(f"\n  {error.next_step}")
     return problem(status, detail, error.next_step)
 
 
 async def _invalid(_request: Request, error: Exception) -> JSONResponse:
+    """Without the values: what was meant for a field may be a secret."""
     assert isinstance(error, RequestValidationError)
-    told = "; ".join(f"{_place(each)}: {each['msg']}" for each in error.errors())
-    return problem(422, told)
+    return problem(422, "; ".join(f"{_place(each)}: {each['msg']}" for each in error.errors()))
 
 
 def _place(error: Mapping[str, Any]) -> str:
     return ".".join(map(str, error["loc"]))
 
 
-async def _http(_request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, str(error.detail), headers=error.headers)
+    if error.status_code != 405:
+        return problem(error.status_code, str(error.detail), headers=error.headers)
+    allowed = _methods(request)
+    if not allowed:
+        return problem(404, f"there is nothing at {request.url.path}")
+    told = ", ".join(sorted(allowed))
+    return problem(405, f"{request.url.path} knows {told}", headers={"allow": told})
+
+
+def _methods(request: Request) -> set[str]:
+    """Of all the routes at a path: the router itself tells those of the first one."""
+    found: set[str] = set()
+    for template, methods in request.app.openapi()["paths"].items():
+        pattern, _, _ = compile_path(template)
+        if pattern.match(request.url.path):
+            found |= {method.upper() for method in methods}
+    return found | ({"HEAD"} if "GET" in found else set())
+
+
+def _printable(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        for key, value in content.items()
+    }

@@ -20,7 +20,7 @@ def api_router(desks: Desks) -> APIRouter:
         prefix=PREFIX,
         default_response_class=FiniteJson,
         dependencies=[Depends(viewer)],
-        responses=told(401, 422, 503),
+        responses=told(401, 421, 422, 429, 503),
     )
     for make in (
         studies_router,

@@ -11,7 +11,7 @@ from autotune.core.promotions import AuditEntry, Promotion, PromotionState
 from autotune.service_ports import Desks, ModelHistory
 from dashboards.api.answers import told
 from dashboards.api.asking import Operator, Viewer
-from dashboards.api.models import Accepted, Asking, Id, Limit, PromotionGiven, Why
+from dashboards.api.models import Accepted, Asking, Id, Limit, Name, PromotionGiven, Why
 
 
 def promotions_router(desks: Desks) -> APIRouter:
@@ -24,7 +24,7 @@ def promotions_router(desks: Desks) -> APIRouter:
         """Promotions, newest first."""
         return list(desks.promotions.promotions(states=state or (), limit=limit))
 
-    @router.post("/promotions", status_code=201, responses=told(403, 404, 413, 422))
+    @router.post("/promotions", status_code=201, responses=told(400, 403, 404, 409, 413, 502))
     def propose_promotion(given: PromotionGiven, who: Operator) -> Promotion:
         """Propose a study's pick, or a trial of it, for a target; it waits for approval."""
         return desks.promotions.propose(
@@ -40,13 +40,13 @@ def promotions_router(desks: Desks) -> APIRouter:
         return desks.promotions.promotion(promotion_id)
 
     @router.post(
-        "/promotions/{promotion_id}/approve", status_code=202, responses=told(403, 404, 409, 422)
+        "/promotions/{promotion_id}/approve", status_code=202, responses=told(403, 404, 409)
     )
     def approve_promotion(promotion_id: Id, who: Operator) -> Accepted:
         """Have it put into service."""
         return Accepted(job=desks.promotions.approve(promotion_id, by=who.name))
 
-    @router.post("/promotions/{promotion_id}/reject", responses=told(403, 404, 409))
+    @router.post("/promotions/{promotion_id}/reject", responses=told(400, 403, 404, 409, 413))
     def reject_promotion(promotion_id: Id, given: Why, who: Operator) -> Promotion:
         return desks.promotions.reject(promotion_id, why=given.why, by=who.name)
 
@@ -62,12 +62,14 @@ def models_router(desks: Desks) -> APIRouter:
         return list(desks.promotions.models())
 
     @router.get("/models/{model}/history", responses=told(404))
-    def get_history(model: str) -> ModelHistory:
+    def get_history(model: Name) -> ModelHistory:
         """Its champions, its nights, and what was done about it."""
         return desks.promotions.history(model)
 
-    @router.post("/models/{model}/rollback", status_code=202, responses=told(403, 404, 409, 422))
-    def roll_back(model: str, given: Why, who: Operator) -> Accepted:
+    @router.post(
+        "/models/{model}/rollback", status_code=202, responses=told(400, 403, 404, 409, 413)
+    )
+    def roll_back(model: Name, given: Why, who: Operator) -> Accepted:
         """Have the champion before put back into service."""
         return Accepted(job=desks.promotions.roll_back(model, why=given.why, by=who.name))
 

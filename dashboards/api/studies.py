@@ -14,11 +14,7 @@ from autotune.core.as_json import (
     variants_json,
 )
 from autotune.core.errors import InputRefused, NotFound
-from autotune.core.judged import judge_trial
-from autotune.core.measurement import METRICS
 from autotune.core.plain import finite
-from autotune.core.sla import Sla
-from autotune.core.trial import Trial
 from autotune.service_ports import Desks
 from dashboards.api.answers import told
 from dashboards.api.asking import Operator
@@ -34,7 +30,7 @@ from dashboards.api.models import (
     Trials,
 )
 
-DOWNLOAD = told(404, 422)
+DOWNLOAD = told(404)
 
 
 def studies_router(desks: Desks) -> APIRouter:
@@ -45,7 +41,7 @@ def studies_router(desks: Desks) -> APIRouter:
         """Studies, newest first."""
         return [StudyLine.of(each) for each in desks.studies.studies(limit=limit)]
 
-    @router.post("", status_code=202, responses=told(403, 413, 422))
+    @router.post("", status_code=202, responses=told(400, 403, 413))
     def submit_study(given: StudyGiven, who: Operator) -> Accepted:
         """Queue a study."""
         definition = desks.checks.study(given.definition)
@@ -74,9 +70,8 @@ def studies_router(desks: Desks) -> APIRouter:
     ) -> Trials:
         """Trials in order of their numbers."""
         found = desks.studies.study(str(study_id))
-        shown = found.trials[offset : offset + limit]
-        sla = found.study.sla
-        return Trials(total=len(found.trials), trials=[_line(trial, sla) for trial in shown])
+        shown = found.lines[offset : offset + limit]
+        return Trials(total=len(found.lines), trials=[TrialLine.of(line) for line in shown])
 
     _trial_routes(router, desks)
     _downloads(router, desks)
@@ -90,7 +85,7 @@ def _trial_routes(router: APIRouter, desks: Desks) -> None:
         sla = desks.studies.study(str(study_id)).study.sla
         return trial_json(desks.studies.trial(study_id, number), sla)
 
-    @router.get("/{study_id}/trials/{number}/config", responses=told(404, 422))
+    @router.get("/{study_id}/trials/{number}/config", responses=told(404))
     def get_configuration(study_id: Id, number: Number) -> Configuration:
         """A trial's configuration, the one in service, and what differs."""
         found = desks.studies.config(study_id, number)
@@ -145,17 +140,3 @@ def _downloads(router: APIRouter, desks: Desks) -> None:
 
 def _saved_as(name: str) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="{name}"'}
-
-
-def _line(trial: Trial, sla: Sla) -> TrialLine:
-    judged = judge_trial(trial, sla)
-    known = trial.measurement
-    metrics = {} if known is None else finite({name: known.metric(name) for name in METRICS})
-    return TrialLine(
-        number=trial.number,
-        candidate=dict(trial.candidate.to_json()),
-        state=trial.state,
-        reason=trial.reason,
-        verdict=None if judged is None else str(judged.outcome),
-        metrics=metrics,
-    )

@@ -11,7 +11,7 @@ from autotune.core.schedules import NightRun, ScheduleState
 from autotune.service_ports import Desks, ScheduleView
 from dashboards.api.answers import told
 from dashboards.api.asking import Operator
-from dashboards.api.models import Accepted, Id, Limit, ScheduleGiven
+from dashboards.api.models import Accepted, Id, Limit, Name, ScheduleGiven
 
 
 def jobs_router(desks: Desks) -> APIRouter:
@@ -49,18 +49,18 @@ def schedules_router(desks: Desks) -> APIRouter:
         """Schedules by name, with when each is due and its latest run."""
         return list(desks.schedules.schedules())
 
-    @router.post("/schedules", status_code=201, responses=told(403, 409, 413, 422))
+    @router.post("/schedules", status_code=201, responses=told(400, 403, 409, 413))
     def add_schedule(given: ScheduleGiven, who: Operator) -> ScheduleView:
         definition = dict(desks.checks.study(given.definition))
         target = None if given.target is None else desks.checks.target(given.target.target())
         return desks.schedules.add(given.schedule(definition, target), by=who.name)
 
     @router.get("/schedules/{name}", responses=told(404))
-    def get_schedule(name: str) -> ScheduleView:
+    def get_schedule(name: Name) -> ScheduleView:
         return desks.schedules.schedule(name)
 
     @router.delete("/schedules/{name}", status_code=204, responses=told(403, 404))
-    def remove_schedule(name: str, who: Operator) -> None:
+    def remove_schedule(name: Name, who: Operator) -> None:
         """Its runs stay, for the history."""
         desks.schedules.remove(name, by=who.name)
 
@@ -70,20 +70,20 @@ def schedules_router(desks: Desks) -> APIRouter:
 
 def _steps(router: APIRouter, desks: Desks) -> None:
     @router.post("/schedules/{name}/pause", responses=told(403, 404))
-    def pause_schedule(name: str, who: Operator) -> ScheduleView:
+    def pause_schedule(name: Name, who: Operator) -> ScheduleView:
         return desks.schedules.set_state(name, ScheduleState.PAUSED, by=who.name)
 
     @router.post("/schedules/{name}/resume", responses=told(403, 404))
-    def resume_schedule(name: str, who: Operator) -> ScheduleView:
+    def resume_schedule(name: Name, who: Operator) -> ScheduleView:
         return desks.schedules.set_state(name, ScheduleState.ACTIVE, by=who.name)
 
     @router.post("/schedules/{name}/run", status_code=202, responses=told(403, 404, 409))
-    def run_schedule(name: str, who: Operator) -> Accepted:
+    def run_schedule(name: Name, who: Operator) -> Accepted:
         """Queue a run that is due now."""
         return Accepted(job=desks.schedules.run_now(name, by=who.name))
 
     @router.get("/schedules/{name}/runs", responses=told(404))
-    def list_runs(name: str, limit: Limit = 100) -> list[NightRun]:
+    def list_runs(name: Name, limit: Limit = 100) -> list[NightRun]:
         """A schedule's runs, newest first."""
         return list(desks.schedules.runs(name, limit=limit))
 

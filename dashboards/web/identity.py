@@ -7,8 +7,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from autotune.core.access import Identity, Role
+from autotune.core.errors import InputRefused
 
 _asking: ContextVar[Identity | None] = ContextVar("autotune_asking", default=None)
+
+
+class NotAllowed(InputRefused):
+    """The asker's role does not allow it."""
 
 
 @contextmanager
@@ -29,3 +34,12 @@ def current() -> Identity | None:
 def may_operate() -> bool:
     identity = current()
     return identity is not None and identity.role.may(Role.OPERATE)
+
+
+def refuse_viewers() -> None:
+    """NotAllowed unless whoever asks may change something."""
+    if not may_operate():
+        raise NotAllowed(
+            "the role view may look, and change nothing",
+            next_step="log in with a token of the role operate",
+        )

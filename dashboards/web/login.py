@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from autotune.service_ports import AccessDesk
 from dashboards.web import style
-from dashboards.web.attempts import Attempts
+from dashboards.web.attempts import WAIT_S, Attempts
 from dashboards.web.security import address_of
 from dashboards.web.sessions import Sessions
 
@@ -39,12 +39,14 @@ def login_router(
         wanted = _within(_one(fields, "next", "/"))
         address = address_of(request.scope)
         if not attempts.allowed(address):
-            return page.shown(wanted, TOO_MANY, status=429)
+            too_many = page.shown(wanted, TOO_MANY, status=429)
+            too_many.headers["retry-after"] = str(WAIT_S)
+            return too_many
         who = await run_in_threadpool(access.identify, _one(fields, "token", "").strip())
         if who is None:
             attempts.failed(address)
             return page.shown(wanted, WRONG, status=401)
-        return _to(wanted, sessions.begin(who.name, secure=_secure(request)))
+        return _to(wanted, sessions.begin(who.token, secure=_secure(request)))
 
     @router.post("/logout")
     def log_out(request: Request) -> Response:

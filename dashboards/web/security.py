@@ -2,17 +2,15 @@
 
 Whoever has a token shows it as ``Authorization: Bearer …``, or logs in with it and gets a session.
 A browser sends the session's cookie along with requests that other sites make it send: what
-changes something is taken from this site's own pages alone, by what the browser says of a request's
-origin (Fetch Metadata, and the Origin header).
+changes something is taken from this site's own pages alone (see `dashboards.web.origins`).
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from dash import Dash
 from starlette.concurrency import run_in_threadpool
@@ -25,9 +23,12 @@ from autotune.core.access import Identity, Role
 from autotune.service_ports import AccessDesk
 from dashboards.api.problems import problem
 from dashboards.web import style
-from dashboards.web.attempts import Attempts
+from dashboards.web.attempts import WAIT_S, Attempts
+from dashboards.web.bounded import Bounded
 from dashboards.web.headers import safe_headers
+from dashboards.web.heads import Heads
 from dashboards.web.identity import asked_by
+from dashboards.web.origins import forwarded, is_loopback, is_ours, same_origin
 from dashboards.web.sessions import Sessions
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -36,28 +37,22 @@ OPEN = frozenset({"/healthz", "/readyz", "/login", "/logout", "/_favicon.ico", s
 OPEN_BELOW = ("/static/",)
 LOCAL = Identity(name="local", role=Role.OPERATE)
 """Whoever asks where no token is needed: someone on this machine."""
-LARGEST_BODY = 1 << 20
-_CACHED = ("/static/", "/_dash-component-suites/", "/_favicon.ico", style.PATH)
-_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_KEPT = ("/static/", "/_dash-component-suites/", "/_favicon.ico", style.PATH)
+"""What a browser may keep: it is the same for everyone."""
 
 Refused: TypeAlias = Response
-
-
-class _TooLarge(Exception):
-    """The body grew beyond `LARGEST_BODY` while it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """What the guard is made of. ``hosts``: the names that a request's Host header may have besides
-    this machine's own and plain addresses; without that, a page of another site whose name is made
-    to point here could ask in a browser's name (DNS rebinding)."""
+    this machine's own and plain addresses."""
 
     access: AccessDesk
     sessions: Sessions
     attempts: Attempts
     headers: Mapping[str, str]
-    hosts: Sequence[str] = ()
+    hosts: frozenset[str] = frozenset()
 
 
 def guarded(
@@ -66,22 +61,50 @@ def guarded(
     sessions: Sessions,
     attempts: Attempts,
     hosts: Sequence[str] = (),
-    https: bool = False,
 ) -> Callable[[Dash], Sequence[Middleware]]:
     """The guard, for `dashboards.web.app.create_app`, which knows the scripts that pages hold."""
 
     def layers(dash_app: Dash) -> Sequence[Middleware]:
-        headers = safe_headers(dash_app.csp_hashes(), https=https)
         gate = Gate(
-            access=access, sessions=sessions, attempts=attempts, headers=headers, hosts=hosts
+            access=access,
+            sessions=sessions,
+            attempts=attempts,
+            headers=safe_headers(dash_app.csp_hashes()),
+            hosts=frozenset(name.lower() for name in hosts),
         )
-        return [Middleware(Guard, gate=gate)]
+        return [
+            Middleware(Labels, headers=gate.headers),
+            Middleware(Bounded),
+            Middleware(Guard, gate=gate),
+            Middleware(Heads),
+        ]
 
     return layers
 
 
+class Labels:
+    """ASGI middleware: the headers that every answer has, whoever gives it."""
+
+    def __init__(self, app: ASGIApp, *, headers: Mapping[str, str]) -> None:
+        self.app = app
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(self._headers)
+                if message["status"] < 400 and scope["path"].startswith(_KEPT):
+                    headers.setdefault("cache-control", "no-cache")  # kept, and asked after
+                else:
+                    headers["cache-control"] = "no-store"
+            await send(message)
+
+        await self.app(scope, receive, answer if scope["type"] == "http" else send)
+
+
 class Guard:
-    """ASGI middleware: the outermost but for the log."""
+    """ASGI middleware: tells whatever answers who asks, or refuses."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self.app = app
@@ -90,106 +113,74 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-        elif scope["type"] != "http":
+        elif scope["type"] != "http":  # nothing here speaks by web sockets
             await send({"type": "websocket.close", "code": 1008})
         else:
-            await self._http(scope, receive, self._with_headers(scope, send))
+            await self._http(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        refused = self._refused_unseen(scope, headers)
-        who: Identity | None = None
+        who, refused = None, self._refused_unseen(scope, headers)
         if refused is None and not _open(scope["path"]):
             who, refused = await self._who(scope, headers)
         if refused is not None:
             await refused(scope, receive, send)
             return
         with asked_by(who):
-            await self._bounded(scope, receive, send)
+            await self.app(scope, receive, send)
 
-    # -------------------------------------------------------------------------- before who asks
     def _refused_unseen(self, scope: Scope, headers: Headers) -> Refused | None:
-        if not self._our_host(headers.get("host", "")):
+        """Whoever asks."""
+        if not is_ours(headers.get("host", ""), self._gate.hosts):
             return problem(
                 421, "this service does not go by that name", "start it with --allow-host"
             )
-        if scope["method"] not in SAFE and not _same_origin(headers):
+        if scope["method"] not in SAFE and same_origin(headers) is False:
             return problem(403, "a page of another site may not change anything here")
-        length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length) > LARGEST_BODY:
-            return problem(413, f"a request's body is at most {LARGEST_BODY} bytes")
         return None
-
-    def _our_host(self, host: str) -> bool:
-        name = _name_of(host)
-        if name is None:
-            return False
-        return name in _LOCAL_NAMES or name in self._gate.hosts or _is_address(name)
 
     # --------------------------------------------------------------------------------- who asks
     async def _who(self, scope: Scope, headers: Headers) -> tuple[Identity | None, Refused | None]:
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return await self._bearer(scope, secret.strip())
-        found = await run_in_threadpool(self._without_token, headers.get("cookie", ""))
-        if found is not None:
-            return found, None
-        if scope["method"] in ("GET", "HEAD") and "text/html" in headers.get("accept", ""):
-            return None, _to_login(scope)
-        return None, _unknown()
+        if not await run_in_threadpool(self._gate.access.required):
+            return _local(scope, headers)
+        return await self._in_session(scope, headers)
 
     async def _bearer(self, scope: Scope, secret: str) -> tuple[Identity | None, Refused | None]:
         address = address_of(scope)
         if not self._gate.attempts.allowed(address):
-            return None, problem(429, "too many tokens that are none were tried: wait a minute")
+            return None, _too_often()
         found = await run_in_threadpool(self._gate.access.identify, secret)
         if found is None:
             self._gate.attempts.failed(address)
-            return None, _unknown()
+            return None, _unknown("this token is not valid")
         return found, None
 
-    def _without_token(self, cookie: str) -> Identity | None:
-        if not self._gate.access.required():
-            return LOCAL
-        name = self._gate.sessions.name(cookie)
-        return None if name is None else self._gate.access.named(name)
+    async def _in_session(
+        self, scope: Scope, headers: Headers
+    ) -> tuple[Identity | None, Refused | None]:
+        secure = scope["scheme"] == "https"
+        token = self._gate.sessions.token(headers.get("cookie", ""), secure=secure)
+        found = None if token is None else await run_in_threadpool(self._gate.access.holder, token)
+        if found is None:
+            return None, _to_login(scope) if _is_visit(scope, headers) else _unknown()
+        if scope["method"] not in SAFE and same_origin(headers) is None:
+            return None, problem(
+                403,
+                "a session changes something only from a page of this site, and this request does"
+                " not say where it comes from",
+                "programs show a token: Authorization: Bearer TOKEN",
+            )
+        return found, None
 
-    # ------------------------------------------------------------------------- around the answer
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A body that does not say how long it is, is held to the same length."""
-        read, began = 0, False
 
-        async def counted() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > LARGEST_BODY:
-                raise _TooLarge
-            return message
-
-        async def answer(message: Message) -> None:
-            nonlocal began
-            began = True
-            await send(message)
-
-        try:
-            await self.app(scope, counted, answer)
-        except _TooLarge:
-            if not began:
-                too_large = problem(413, f"a request's body is at most {LARGEST_BODY} bytes")
-                await too_large(scope, receive, send)
-
-    def _with_headers(self, scope: Scope, send: Send) -> Send:
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in self._gate.headers.items():
-                    headers[name] = value
-                if not scope["path"].startswith(_CACHED):
-                    headers["cache-control"] = "no-store"
-            await send(message)
-
-        return answer
+def _local(scope: Scope, headers: Headers) -> tuple[Identity | None, Refused | None]:
+    """No token is needed on this machine; what a proxy passes on comes from somewhere else."""
+    if is_loopback(address_of(scope)) and not forwarded(headers):
+        return LOCAL, None
+    return None, _unknown("from another machine, or through a proxy, a token is needed")
 
 
 def _open(path: str) -> bool:
@@ -201,32 +192,8 @@ def address_of(scope: Scope) -> str:
     return client[0] if client else "unknown"
 
 
-def _name_of(host: str) -> str | None:
-    """Of a Host header, without its port; None for one that is none."""
-    try:
-        parts = urlsplit(f"//{host}")
-        parts.port  # noqa: B018 - raises for one that is no number
-    except ValueError:
-        return None
-    plain = parts.username is None and not parts.path and not parts.query
-    return parts.hostname if plain else None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _same_origin(headers: Headers) -> bool:
-    """A browser says where a request comes from; what says nothing of it is no browser."""
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        return site in ("same-origin", "none")
-    origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host")
+def _is_visit(scope: Scope, headers: Headers) -> bool:
+    return scope["method"] in ("GET", "HEAD") and "text/html" in headers.get("accept", "")
 
 
 def _to_login(scope: Scope) -> Response:
@@ -236,10 +203,19 @@ def _to_login(scope: Scope) -> Response:
     return RedirectResponse(f"/login?next={wanted}", status_code=303)
 
 
-def _unknown() -> Response:
+def _unknown(detail: str = "a token is needed") -> Response:
     return problem(
         401,
-        "a token is needed",
+        detail,
         "Authorization: Bearer TOKEN; `autotune token add` makes one",
         headers={"www-authenticate": "Bearer"},
+    )
+
+
+def _too_often() -> Response:
+    return problem(
+        429,
+        "too many wrong tokens came from there",
+        "wait a minute",
+        headers={"retry-after": str(WAIT_S)},
     )

@@ -1,42 +1,57 @@
-"""A login's cookie: signed, of one name, and worth nothing once the token is revoked."""
+"""A login's cookie: signed, of one token, and worth nothing once that is revoked."""
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
+import hashlib
 
 from itsdangerous import BadSignature, TimestampSigner
+from starlette.requests import cookie_parser
+
+from autotune.core.errors import InputRefused
 
 COOKIE = "autotune_session"
+SECURE_COOKIE = f"__Host-{COOKIE}"
+"""Over TLS. A browser takes it from this very host alone, and only with ``Secure``."""
 LASTS_S = 12 * 3600
+SHORTEST_KEY = 32
 
 
 class Sessions:
     """``key`` signs the cookies; whoever knows it can make one."""
 
     def __init__(self, key: str) -> None:
-        self._signer = TimestampSigner(key, salt="autotune.session", digest_method="sha256")
+        if len(key) < SHORTEST_KEY:
+            raise InputRefused(
+                f"the key that signs sessions has at least {SHORTEST_KEY} letters",
+                next_step="AUTOTUNE_SECRET_KEY=$(openssl rand -hex 32), or leave it out",
+            )
+        self._signer = TimestampSigner(
+            key, salt="autotune.session", digest_method=hashlib.sha256, key_derivation="hmac"
+        )
 
-    def begin(self, name: str, *, secure: bool) -> str:
-        """The Set-Cookie header of someone who has shown the token of this name."""
-        return _cookie(self._signer.sign(name.encode().hex()).decode(), LASTS_S, secure=secure)
+    def begin(self, token: int, *, secure: bool) -> str:
+        """The Set-Cookie header of someone who has shown the token of this id."""
+        return _cookie(self._signer.sign(str(token)).decode(), LASTS_S, secure=secure)
 
     @staticmethod
     def end(*, secure: bool) -> str:
         return _cookie("", 0, secure=secure)
 
-    def name(self, cookie_header: str) -> str | None:
-        """Who began the session that a request's Cookie header holds; None if that is nobody, or
-        too long ago."""
+    def token(self, cookie_header: str, *, secure: bool) -> int | None:
+        """Which token the session of a request's Cookie header was begun with; None if it is none
+        of ours, or was begun too long ago."""
+        given = cookie_parser(cookie_header).get(_name(secure=secure), "")
         try:
-            found = SimpleCookie(cookie_header).get(COOKIE)
-            if found is None:
-                return None
-            signed = self._signer.unsign(found.value, max_age=LASTS_S)
-            return bytes.fromhex(signed.decode()).decode()
-        except (CookieError, BadSignature, ValueError):
+            return int(self._signer.unsign(given, max_age=LASTS_S))
+        except (BadSignature, ValueError):
             return None
 
 
+def _name(*, secure: bool) -> str:
+    return SECURE_COOKIE if secure else COOKIE
+
+
 def _cookie(value: str, lasts_s: int, *, secure: bool) -> str:
-    parts = [f"{COOKIE}={value}", "Path=/", f"Max-Age={lasts_s}", "HttpOnly", "SameSite=Lax"]
+    parts = [f"{_name(secure=secure)}={value}", "Path=/", f"Max-Age={lasts_s}", "HttpOnly"]
+    parts.append("SameSite=Lax")
     return "; ".join([*parts, "Secure"] if secure else parts)
