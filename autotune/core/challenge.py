@@ -152,7 +152,8 @@ def _cheaper_by(champion: Judged, challenger: Judged) -> tuple[float, str]:
     it. Memory within a step is called equal (see `autotune.core.judged.MEMORY_BUCKET`)."""
     before, after = champion.metric("instances"), challenger.metric("instances")
     if before and after is not None and before != after:
-        return 1 - after / before, f"{after:g} instances instead of {before:g}"
+        plural = "" if after == 1 else "s"
+        return 1 - after / before, f"{after:g} instance{plural} instead of {before:g}"
     held, holds = champion.metric("memory_mb"), challenger.metric("memory_mb")
     if not held or not holds or held / holds < MEMORY_BUCKET:
         return 0.0, ""

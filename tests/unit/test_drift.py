@@ -1,0 +1,197 @@
+"""Whether a champion is what it was, and why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.core.comparison import Relation
+from autotune.core.drift import Likelihood, Observation, drift_between
+from autotune.core.measurement import Gauge, Measurement, Purpose, TelemetryWindow
+from autotune.core.sla import Sla
+from tests.unit.made_trials import made_measurement, made_trial
+
+SLA = Sla(latency_ms={95.0: 80.0})
+HERE: dict[str, Any] = {
+    "model_digest": "aaa",
+    "triton": "2.51.0",
+    "processor": "a processor",
+    "cores": 8,
+    "gpus": ["H100"],
+    "gpu_uuids": ["GPU-1"],
+    "driver": "580.1",
+    "cuda": "13.0",
+    "system": "Linux 6.1",
+    "packages": {"numpy": "1.26.4", "onnxruntime": "1.20.0"},
+    "versions": {"triton-autotune": "0.1.0"},
+    "python": "3.11.2",
+    "load_average": 0.2,
+}
+
+
+def measured(
+    p95: float, *, width: float = 0.04, saturation: float = 150.0, **telemetry: Any
+) -> Measurement:
+    """With intervals of that relative half width."""
+    made = made_measurement(
+        p95=p95,
+        saturation=saturation,
+        within={
+            "p95_ms": (p95 * (1 - width), p95 * (1 + width)),
+            "saturation_qps": (saturation * 0.99, saturation * 1.01),
+        },
+        qps=100.0,
+    )
+    window = TelemetryWindow(utilization=0.5, memory_mb=500.0, **telemetry)
+    return replace(made, telemetry=window)
+
+
+def seen(measurement: Measurement, study_id: int = 1, **environment: Any) -> Observation:
+    return Observation(
+        study_id=study_id,
+        at=0.0,
+        measurements=(measurement,),
+        environment={**HERE, **environment},
+    )
+
+
+def kinds(before: Observation, after: Observation) -> list[str]:
+    return [cause.kind for cause in drift_between(before, after, SLA).causes]
+
+
+def test_a_difference_within_the_intervals_is_no_drift() -> None:
+    drift = drift_between(seen(measured(40.0, width=0.2)), seen(measured(48.0, width=0.2)), SLA)
+    assert not drift.drifted
+    assert drift.words == "no drift is seen"
+
+
+def test_a_difference_beyond_narrow_intervals_but_within_the_run_to_run_allowance_is_none() -> None:
+    """2 × 2.5% from run to run is 6.9% at 95%."""
+    before, after = (seen(measured(p95, width=0.001)) for p95 in (40.0, 42.4))
+    assert not drift_between(before, after, SLA).drifted
+
+
+def test_a_difference_beyond_both_is_a_drift_in_the_metrics_own_direction() -> None:
+    drift = drift_between(seen(measured(40.0)), seen(measured(50.0), 2), SLA)
+    (shift,) = drift.found
+    assert (shift.metric, shift.relation) == ("p95_ms", Relation.WORSE)
+    assert shift.effect == pytest.approx(0.25)
+    assert shift.interval.low > 0.1
+    assert drift.worse
+    assert drift.words.startswith("p95 40.0 to 50.0 ms (+25.0%; +")
+
+
+def test_what_became_faster_has_drifted_too() -> None:
+    before, after = seen(measured(40.0)), seen(measured(40.0, saturation=180.0))
+    drift = drift_between(before, after, SLA)
+    assert [shift.metric for shift in drift.found] == ["saturation_qps"]
+    assert not drift.worse
+
+
+def test_a_metric_without_an_interval_takes_more_to_drift() -> None:
+    bare = replace(measured(40.0), intervals={})
+    slower = replace(measured(45.0), intervals={})
+    assert not drift_between(seen(bare), seen(slower), SLA).drifted
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"model_digest": "bbb"}, "model", "the model's files"),
+        ({"driver": "590.2"}, "driver", "580.1 before, 590.2 now"),
+        ({"cuda": "13.1"}, "cuda", "13.0 before"),
+        ({"triton": "2.60.0"}, "triton", "Triton: 2.51.0 before, 2.60.0 now"),
+        ({"packages": {"numpy": "2.0.0"}}, "packages", "numpy 1.26.4 to 2.0.0, onnxruntime gone"),
+        ({"system": "Linux 6.12"}, "kernel", "Linux 6.12 now"),
+        ({"processor": "another"}, "hardware", "the processor"),
+        ({"gpus": ["A10"]}, "gpu", "H100 before, A10 now"),
+        ({"gpu_uuids": ["GPU-2"]}, "gpu", "of the same kind"),
+        ({"gpu_limits": ["300 W"]}, None, ""),
+        ({"load_average": 3.0}, "neighbours", "load average"),
+        ({"versions": {"triton-autotune": "0.2.0"}}, "autotune", "0.1.0 to 0.2.0"),
+    ],
+)
+def test_what_changed_is_a_likely_cause(
+    change: dict[str, Any], kind: str | None, words: str
+) -> None:
+    """What only one of the two studies recorded did not change."""
+    drift = drift_between(seen(measured(40.0)), seen(measured(60.0), **change), SLA)
+    assert [cause.kind for cause in drift.causes] == ([kind] if kind else [])
+    assert all(words in cause.words for cause in drift.causes)
+
+
+def test_a_promotion_that_changed_only_what_is_tuned_did_not_change_the_model() -> None:
+    before = seen(measured(40.0), model_basis="same")
+    after = seen(measured(60.0), model_basis="same", model_digest="bbb")
+    assert kinds(before, after) == []
+
+
+@pytest.mark.parametrize(("then", "now", "found"), [(0.0, 0.08, True), (0.08, 0.0, False)])
+def test_neighbours_are_a_cause_only_where_they_explain_the_direction(
+    then: float, now: float, found: bool
+) -> None:
+    before = seen(measured(40.0, foreign_cpu=then))
+    after = seen(measured(60.0, foreign_cpu=now))
+    assert kinds(before, after) == (["neighbours"] if found else [])
+
+
+def test_processes_of_others_on_the_gpu_are_neighbours() -> None:
+    after = seen(measured(60.0, foreign_gpu=(4711,)))
+    assert kinds(seen(measured(40.0)), after) == ["neighbours"]
+
+
+@pytest.mark.parametrize(("now", "found"), [(1400.0, True), (1975.0, False), (2400.0, False)])
+def test_a_lower_clock_explains_what_is_slower(now: float, found: bool) -> None:
+    clock = {"sm_clock_mhz": Gauge(value=1980.0, source="nvml")}
+    lower = {"sm_clock_mhz": Gauge(value=now, source="nvml")}
+    before, after = seen(measured(40.0, gauges=clock)), seen(measured(60.0, gauges=lower))
+    assert kinds(before, after) == (["clocks"] if found else [])
+
+
+def test_traffic_that_was_offered_otherwise_is_a_cause() -> None:
+    slow, fast = measured(40.0), measured(60.0)
+    fast = replace(fast, load=replace(fast.load, offered_qps=140.0))
+    assert kinds(seen(slow), seen(fast)) == ["traffic"]
+
+
+def test_several_causes_come_with_the_likeliest_first() -> None:
+    after = seen(measured(60.0), system="Linux 6.12", driver="590.2")
+    drift = drift_between(seen(measured(40.0)), after, SLA)
+    assert [cause.kind for cause in drift.causes] == ["driver", "kernel"]
+    assert [cause.likelihood for cause in drift.causes] == [
+        Likelihood.LIKELY,
+        Likelihood.POSSIBLE,
+    ]
+    assert drift.sure.startswith("2 things that are recorded changed")
+
+
+def test_where_nothing_that_is_recorded_changed_it_says_so() -> None:
+    drift = drift_between(seen(measured(40.0)), seen(measured(60.0)), SLA)
+    assert drift.sure.startswith("nothing that is recorded changed")
+
+
+def test_no_cause_is_looked_for_where_nothing_drifted() -> None:
+    assert kinds(seen(measured(40.0)), seen(measured(40.0), driver="590.2")) == []
+
+
+def test_what_a_search_found_is_seen_with_the_runs_taken_of_it_later() -> None:
+    lucky = replace(measured(40.0), purpose=Purpose.TRIAL)
+    later = [replace(measured(44.0), purpose=Purpose.COMPARE) for _ in range(3)]
+    trial = made_trial(3, lucky, *later)
+    observed = Observation.of(trial, 1, HERE)
+    assert observed is not None
+    assert len(observed.measurements) == 4
+
+
+def test_a_trial_that_is_not_believed_is_no_observation() -> None:
+    assert Observation.of(made_trial(0, made_measurement(invalid=("x",))), 1, HERE) is None
+    assert Observation.of(None, 1, HERE) is None
+
+
+def test_a_drift_is_plain_data() -> None:
+    plain = drift_between(seen(measured(40.0)), seen(measured(60.0), driver="590.2"), SLA).to_json()
+    assert plain["drifted"] is True
+    assert plain["causes"][0]["likelihood"] == "likely"
+    assert plain["shifts"][0]["relation"] == "worse"
