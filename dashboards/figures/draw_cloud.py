@@ -1,4 +1,7 @@
-"""The Pareto plot of a study's page, as Plotly's plain data."""
+"""The Pareto plot of a study's page, as Plotly's plain data.
+
+What the symbols mean stands beside it, where each can be switched off.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ FEW_BARS = 150
 
 
 def draw_cloud(found: Cloud) -> Figure:
-    """The front, then one trace per standing, then the marks. What the reader has zoomed to or
-    switched off stays, until other axes are chosen."""
+    """The front, then one trace per standing, then the marks. What the reader has zoomed to stays,
+    until other axes are chosen."""
     few = len(found.dots) <= FEW_BARS
     traces = [_front(found, bars=not few)]
     traces += [_standing(found, standing, bars=few) for standing in MARKS if _has(found, standing)]
@@ -42,6 +45,7 @@ def draw_cloud(found: Cloud) -> Figure:
             yaxis=axis(axis_title(found.y), **scale(lines, found.y), uirevision=axes),
             shapes=limit_lines(found.limits, found.x, found.y),
             hovermode="closest",
+            showlegend=False,
             uirevision="kept",
             dragmode="zoom",
         ),

@@ -127,8 +127,8 @@ def draw_parallel(
             ],
             hovermode="closest",
             uirevision="kept",
-            margin={"l": 16, "r": 16, "t": 56, "b": 40},
-            legend={"orientation": "h", "y": -0.02, "yanchor": "top", "x": 0},
+            showlegend=False,
+            margin={"l": 16, "r": 16, "t": 56, "b": 12},
         ),
     }
 
@@ -180,4 +180,5 @@ def _words(at: int, place: float, words: str) -> dict[str, Any]:
         "xanchor": "left",
         "xshift": 4,
         "font": {"size": 10},
+        "bgcolor": "rgba(128,136,150,0.01)",
     }

@@ -167,7 +167,7 @@ def _row(summary: StudySummary) -> Mapping[str, Any]:
     return {
         "study": [
             dcc.Link(record.name, href=href),
-            html.Small(f" run {record.id}", className="quiet"),
+            html.Small(f"run {record.id}", className="quiet under"),
         ],
         "state": badge(record.state),
         "model": summary.model,

@@ -266,13 +266,13 @@ def front(detail: StudyDetail, found: Cloud) -> Component | None:
 
 def parallel_words(drawn: int, all_: int) -> str:
     if drawn < all_:
-        return f"{drawn:,} of {all_:,} trials, evenly chosen, with the front and the pick."
-    return f"{count(drawn, 'trial')}; click a line for its trial."
+        return f"{drawn:,} of {all_:,} trials, evenly chosen, with the front and the pick (thick)."
+    return f"{count(drawn, 'trial')}. The thick line is the pick; click a line for its trial."
 
 
 # ----------------------------------------------------------------------------------------- effects
 def effects_shown(found: Sequence[Effect], metric: str) -> Component:
-    most = max(level.high for effect in found for level in effect.levels)
+    most = max(level.median for effect in found for level in effect.levels)
     return html.Div(
         [
             html.P(
@@ -309,7 +309,7 @@ def _effect(effect: Effect, metric: str, most: float) -> Component:
     return html.Div(
         [
             html.H3([effect.parameter, html.Small(f" {share} of the spread", className="quiet")]),
-            table("effect", f"Effect of {effect.parameter}", columns, rows),
+            table("effect", f"Effect of {effect.parameter}", columns, rows, dense=True),
         ],
         className="effect",
     )

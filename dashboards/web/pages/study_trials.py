@@ -49,7 +49,7 @@ _DIGITS = 5
 def section() -> Component:
     return cards.section(
         "Trials",
-        grid("trials", "Trials", [], row_id="n", height="min(70vh, 640px)"),
+        grid("trials", "Trials", [], row_id="id", height="min(70vh, 640px)"),
         name="trials-section",
     )
 
@@ -108,7 +108,12 @@ def rows_of(detail: StudyDetail) -> list[dict[str, Any]]:
 
 
 def _row(line: TrialLine, study_id: int, *, picked: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"n": line.number, "s": study_id, "standing": str(line.standing)}
+    row: dict[str, Any] = {
+        "id": str(line.number),
+        "n": line.number,
+        "s": study_id,
+        "standing": str(line.standing),
+    }
     for name, value in line.candidate.values.items():
         row[f"p {name}"] = value if _plain_number(value) else value_words(value)
     for metric in SHOWN:

@@ -37,12 +37,14 @@ def plot(name: str, said: str, *, figure: Figure | None = None, tall: bool = Fal
     of its content goes to ``<name>-note``."""
     return html.Figure(
         [
-            dcc.Graph(
-                id=name,
-                figure=figure if figure is not None else {"data": [], "layout": {}},
-                config=PLOT,
+            html.Div(
+                dcc.Graph(
+                    id=name,
+                    figure=figure if figure is not None else {"data": [], "layout": {}},
+                    config=PLOT,
+                    responsive=True,
+                ),
                 className="plot tall" if tall else "plot",
-                responsive=True,
             ),
             html.Figcaption(id=f"{name}-note", className="quiet", **aria(live="polite")),
         ],
@@ -84,6 +86,8 @@ def _figure(line: TrialLine, before: TrialLine | None, metric: str) -> Component
 def _change(line: TrialLine, before: TrialLine, metric: str) -> list[Component]:
     old, new = before.metric(metric), line.metric(metric)
     if not old or new is None or old == new:
+        return []
+    if abs(new / old - 1) < 0.005:
         return []
     better = (new > old) == METRICS[metric].maximize and metric != "utilization"
     return [html.Span(percent(new / old - 1, 0), className=f"change{' good' if better else ''}")]

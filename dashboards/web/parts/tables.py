@@ -31,24 +31,25 @@ class Sorted:
     down: bool = False
 
 
-def table(
+def table(  # noqa: PLR0913 - what a table is, named apart
     name: str,
     label: str,
     columns: Sequence[Column],
     rows: Sequence[Mapping[str, Any]],
     *,
     order: Sorted | None = None,
+    dense: bool = False,
 ) -> Component:
     """A table for reading; on a narrow screen each row becomes a card of its own, with the
-    columns' titles beside the values. Rows map columns' keys to content; the first column names
-    the row."""
+    columns' titles beside the values, unless it is ``dense``. Rows map columns' keys to content,
+    ``class`` to a class of the row; the first column names the row."""
     return html.Div(
         html.Table(
             [
                 html.Thead(html.Tr([_heading(name, column, order) for column in columns])),
                 html.Tbody([_row(columns, row) for row in rows]),
             ],
-            className="rows",
+            className="rows dense" if dense else "rows cards-when-narrow",
             **aria(label=label),
         ),
         className="scroll",
@@ -83,23 +84,26 @@ def grid(
     name: str, label: str, columns: Sequence[Mapping[str, Any]], *, row_id: str, height: str
 ) -> Component:
     """A grid of many rows: sorted, filtered and scrolled in the browser, by keyboard too. Its rows
-    come from a callback (``rowData``); ``row_id`` is the field that names a row, so that new rows
-    leave what is selected and scrolled to as it is."""
+    come from a callback (``rowData``); ``row_id`` is the field, a text, that names a row, so that
+    new rows leave what is selected and scrolled to as it is."""
     options: dict[str, Any] = {
-        "theme": {"function": "autotuneTheme(theme)"},
         "suppressFieldDotNotation": True,
         "animateRows": False,
         "rowHeight": 32,
-        "headerHeight": 34,
-        "floatingFiltersHeight": 34,
-        "overlayNoRowsTemplate": "<span>No trial yet</span>",
         "ensureDomOrder": True,
     }
     return html.Div(
         dash_ag_grid.AgGrid(
             id=name,
             columnDefs=list(columns),
-            defaultColDef={"sortable": True, "resizable": True, "filter": True, "minWidth": 70},
+            defaultColDef={
+                "sortable": True,
+                "resizable": True,
+                "filter": True,
+                "minWidth": 70,
+                "wrapHeaderText": True,
+                "autoHeaderHeight": True,
+            },
             dashGridOptions=options,
             getRowId=f"params.data['{row_id}']",
             style={"height": height, "width": "100%"},

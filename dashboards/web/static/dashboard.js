@@ -54,12 +54,6 @@
   };
   functions.autotuneShare = (value) => value === undefined || value === null ? "–"
     : `${(100 * value).toLocaleString("en-US", { maximumFractionDigits: 2 })}%`;
-  functions.autotuneTheme = (theme) => theme.themeQuartz.withParams({
-    accentColor: "var(--blue)", backgroundColor: "var(--card)", foregroundColor: "var(--ink)",
-    borderColor: "var(--line)", headerBackgroundColor: "var(--back)", headerTextColor: "var(--quiet)",
-    rowHoverColor: "var(--tint)", oddRowBackgroundColor: "var(--card)", chromeBackgroundColor: "var(--back)",
-    fontFamily: "inherit", fontSize: 13, spacing: 6, wrapperBorderRadius: 8, browserColorScheme: "inherit",
-  });
   const make = (...parts) => window.React.createElement(...parts);
   components.AutotuneTrial = ({ data }) => data && make("span", null,
     make("a", { href: `/study/${data.s}/trial/${data.n}`, "data-inner": "" }, String(data.n)),

@@ -1,0 +1,165 @@
+"""How soon the dashboard paints and answers, for studies of 100, 1,000 and 10,000 trials, in
+headless Chromium.
+
+    python -m tests.benchmarks.dashboard [--trials 100 1000 10000] [--rounds 3]
+
+Each round of a study is a browser without a cache: its first paint, until the plot stands, until
+the table has rows; then, on that page, other axes, a standing switched off, a zoom, a filter of the
+table, each until the page shows it. ``cold`` is the service's first reading of the study, after a
+start; the rest are medians over the rounds. Chromium, the service and the database share this
+machine. Never passes or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from autotune.core.records import StudyState
+from tests.many_trials import many_trials, store_study
+from tests.serving import desks_of, served, studies_desk
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+STEPS = ("first paint", "plot", "table", "axis", "standing", "zoom", "filter")
+_UNTIL = """([act, wanted]) => new Promise((done) => {
+  const check = new Function("return " + wanted);
+  const began = performance.now();
+  const look = () => check() ? requestAnimationFrame(() => done(performance.now() - began)) : requestAnimationFrame(look);
+  if (act) document.querySelector(act).click();
+  look();
+})"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    head = " | ".join(f"{step} s" for step in STEPS)
+    sys.stdout.write(f"| trials | state | cold: plot s | {head} |\n|{'---|' * (len(STEPS) + 3)}\n")
+    with tempfile.TemporaryDirectory(prefix="autotune-dashboard-") as folder:
+        where = str(Path(folder) / "studies.db")
+        studies = list(_stored(where, asked.trials))
+        with browser() as chromium:
+            for study_id, count, state in studies:
+                with served(desks_of(studies_desk(where, Path(folder)))) as address:
+                    _tell(chromium, f"{address}/study/{study_id}", count, state, asked.rounds)
+
+
+def _stored(where: str, counts: Sequence[int]) -> Iterator[tuple[int, int, StudyState]]:
+    """Each study done, and the largest running too."""
+    for count in counts:
+        yield store_study(where, f"done-{count}", many_trials(count)), count, StudyState.DONE
+    most, running = max(counts), StudyState.RUNNING
+    yield store_study(where, "running", many_trials(most), state=running), most, running
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium") or shutil.which("chromium-browser")
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+def _tell(chromium: Browser, url: str, count: int, state: StudyState, rounds: int) -> None:
+    cold = _visit(chromium, url)
+    found = [_visit(chromium, url) for _ in range(rounds)]
+    cells = [median(each[step] for each in found) for step in STEPS]
+    words = " | ".join(f"{cell:.2f}" for cell in cells)
+    sys.stdout.write(f"| {count:,} | {state} | {cold['plot']:.2f} | {words} |\n")
+    sys.stdout.flush()
+
+
+def _visit(chromium: Browser, url: str) -> Mapping[str, float]:
+    """Seconds of each of `STEPS`; those that come with the page count from its navigation."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_selector("#cloud .points path", timeout=60_000)
+    plot = _now(page)
+    page.wait_for_selector("#trials .ag-row", timeout=60_000)
+    table = _now(page)
+    painted = page.evaluate(
+        "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"
+    )
+    page.wait_for_load_state("networkidle")
+    seconds = {"first paint": painted, "plot": plot, "table": table, **_acts(page)}
+    context.close()
+    return seconds
+
+
+def _now(page: Page) -> float:
+    return float(page.evaluate("performance.now() / 1000"))
+
+
+def _acts(page: Page) -> Mapping[str, float]:
+    page.click("#axis-x")
+    page.wait_for_selector(".dash-dropdown-option")
+    options = page.locator(".dash-dropdown-option")
+    memory = options.filter(has_text="memory").first
+    memory.evaluate("(option) => option.setAttribute('data-wanted', '')")
+    title = "document.querySelector('#cloud .xtitle')?.textContent"
+    axis = _until(page, "[data-wanted]", f"({title} || '').startsWith('memory')")
+    before = page.evaluate("document.querySelectorAll('#cloud .trace').length")
+    traces = "document.querySelectorAll('#cloud .trace').length"
+    standing = _until(page, "#standings input", f"{traces} !== {before}")
+    return {"axis": axis, "standing": standing, "zoom": _zoom(page), "filter": _filter(page)}
+
+
+def _until(page: Page, act: str | None, wanted: str) -> float:
+    return float(page.evaluate(_UNTIL, [act, wanted])) / 1000
+
+
+def _zoom(page: Page) -> float:
+    """A drag across part of the plot, until new points stand in it."""
+    page.evaluate("window.marked = document.querySelector('#cloud .points path')")
+    box = page.locator("#cloud .nsewdrag").first.bounding_box()
+    assert box is not None
+    x, y, width, height = box["x"], box["y"], box["width"], box["height"]
+    page.mouse.move(x + 0.2 * width, y + 0.2 * height)
+    page.mouse.down()
+    page.mouse.move(x + 0.8 * width, y + 0.95 * height, steps=4)
+    with page.expect_response(lambda answer: "_dash-update-component" in answer.url):
+        began = _now(page)
+        page.mouse.up()
+    page.evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
+    return _now(page) - began
+
+
+def _filter(page: Page) -> float:
+    """The table's rows of one standing, by the grid's own filter."""
+    page.locator("#trials").scroll_into_view_if_needed()
+    began = _now(page)
+    page.evaluate(
+        """() => dash_ag_grid.getApi("trials").setFilterModel(
+            {standing: {filterType: "text", type: "equals", filter: "misses"}})"""
+    )
+    page.wait_for_function(
+        """[...document.querySelectorAll("#trials .ag-row [col-id=standing]")].every(
+            (cell) => cell.textContent === "misses")"""
+    )
+    return _now(page) - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The dashboard on a real database, served on loopback by uvicorn in a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from autotune.bootstrap.desk_studies import Studies
+from autotune.core.access import Identity, Role
+from autotune.core.errors import InputRefused
+from autotune.core.jobs import Job
+from autotune.service_ports import Desks
+from autotune.settings import Settings
+from dashboards.web.app import create_app
+from storage.service.database import Database
+from storage.store import SqlTrialStore
+from storage.summaries import SqlStudyReader
+
+
+@dataclass
+class JobsInHand:
+    """The part of a JobStore that lists jobs."""
+
+    known: Sequence[Job] = ()
+
+    def jobs(self, **_asked: Any) -> Sequence[Job]:
+        return self.known
+
+
+class OpenDoor:
+    """An AccessDesk that asks nobody."""
+
+    def required(self) -> bool:
+        return False
+
+    def identify(self, secret: str) -> Identity | None:
+        return Identity(name=secret, role=Role.VIEW)
+
+
+def refuse(_definition: Mapping[str, Any], _by: str) -> Job:
+    raise InputRefused("nothing is run here")
+
+
+def studies_desk(where: str, cache: Path, jobs: Sequence[Job] = ()) -> Studies:
+    return Studies(
+        store=SqlTrialStore(where),
+        reader=SqlStudyReader(Database(where)),
+        jobs=JobsInHand(jobs),  # type: ignore[arg-type]
+        settings=Settings(
+            cache_dir=cache, work_dir=cache, database=where, service_dir=cache / "service"
+        ),
+        submit=refuse,
+    )
+
+
+def desks_of(studies: Any, **others: Any) -> Desks:
+    """Desks of which the studies' is real; the others are given, or not to be asked."""
+    nobody: Any = object()
+    given = {"jobs": nobody, "schedules": nobody, "promotions": nobody, "access": OpenDoor()}
+    return Desks(
+        studies=studies,
+        **{**given, **others},
+        notices=lambda: (),
+        problems=lambda: (),
+    )
+
+
+@contextmanager
+def served(desks: Desks, **settings: Any) -> Iterator[str]:
+    """The dashboard's address, while it is served."""
+    app = create_app(desks, **settings)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the dashboard did not start"
+            time.sleep(0.02)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
