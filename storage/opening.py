@@ -6,6 +6,8 @@ database with other tables, and one with a newer schema are refused as they were
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -97,10 +99,13 @@ def _sqlite_path(url: URL) -> Path | None:
 
 # -------------------------------------------------------------------------------------- checks
 def _check_path(path: Path, *, create: bool) -> None:
+    """Without opening the file: whoever closes it takes all of this process's locks on it away
+    (POSIX), those of the connections that it has already too, and SQLite then takes a database that
+    is in use for one that is not. What is no database, SQLite tells itself."""
     try:
         _check_place(path, create=create)
-        if path.is_file() and path.stat().st_size > 0:
-            _check_header(path)
+        if path.exists() and not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as exc:
         raise StoreFailed(
             f"the database cannot be read: {exc.strerror}", value=str(path), next_step=_OTHER
@@ -126,13 +131,6 @@ def _check_place(path: Path, *, create: bool) -> None:
             value=str(path),
             next_step="Run a study first, or name its database with --db.",
         )
-
-
-def _check_header(path: Path) -> None:
-    with path.open("rb") as file:
-        header = file.read(16)
-    if header != b"SQLite format 3\x00":
-        raise StoreFailed("the file is not a database", value=str(path), next_step=_OTHER)
 
 
 def is_current(engine: Engine, where: str) -> bool:

@@ -281,6 +281,27 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(
     assert path.read_bytes() == content
 
 
+USES_IT_ONCE = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT * FROM studies").fetchall()
+connection.close()
+"""
+
+
+def test_a_database_that_is_opened_twice_in_a_process_is_still_known_to_be_in_use(
+    path: Path,
+) -> None:
+    """Another process that thinks it is the last one takes the write-ahead log away, from under
+    those that use it."""
+    first = SqlTrialStore(str(path))
+    first.create_study("tiny", {}, "digest")
+    second = SqlTrialStore(str(path))
+    with closing(first), closing(second):
+        subprocess.run([sys.executable, "-c", USES_IT_ONCE, str(path)], check=True, timeout=60)
+        assert path.with_name(path.name + "-wal").exists()
+
+
 def test_an_empty_file_becomes_a_database(path: Path) -> None:
     path.touch()
     store = SqlTrialStore(str(path))
