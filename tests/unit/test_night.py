@@ -1,0 +1,584 @@
+"""The order of a night's steps, on fakes and the real store of schedules."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.core.comparison import Comparison, relation
+from autotune.core.decision import decide
+from autotune.core.errors import (
+    InputRefused,
+    Interrupted,
+    LoadFailed,
+    MachineBusy,
+    ServerFailed,
+)
+from autotune.core.intervals import Interval
+from autotune.core.measurement import Measurement, Purpose
+from autotune.core.notices import Event
+from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.records import CUT, HELD, StudyRecord, StudyState
+from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule
+from autotune.core.study import Study
+from autotune.core.trial import Trial, TrialState
+from autotune.retune.nightly import (
+    Night,
+    Tonight,
+    Weigh,
+    Weighing,
+    WindowOver,
+    challenge_s,
+)
+from autotune.retune.past import Past
+from search_spaces.candidate import Candidate
+from storage.service import ServiceStore
+from tests.fakes import FakeClock
+from tests.runner_bench import FOUR, ONE, TWO, study
+from tests.unit.made_trials import made_measurement
+
+STUDY: Study = study()
+HERE: dict[str, Any] = {"model_digest": "a", "processor": "p", "cores": 2, "triton": "2.51"}
+TARGET = Target(repository=Path("/models"))
+
+
+def measured(
+    p95: float, *, instances: int, saturation: float = 150.0, purpose: Purpose = Purpose.TRIAL
+) -> Measurement:
+    return made_measurement(
+        p95=p95,
+        saturation=saturation,
+        instances=instances,
+        purpose=purpose,
+        within={
+            "p95_ms": (p95 * 0.98, p95 * 1.02),
+            "saturation_qps": (saturation * 0.99, saturation * 1.01),
+        },
+        qps=60.0,
+    )
+
+
+def trial(number: int, candidate: Candidate, p95: float = 40.0, **changes: Any) -> Trial:
+    instances = candidate["instances"]
+    assert isinstance(instances, int)
+    taken = [
+        measured(p95, instances=instances, purpose=purpose)
+        for purpose in (Purpose.TRIAL, Purpose.CONFIRM)
+    ]
+    made = Trial(number=number, candidate=candidate, state=TrialState.OK, measurements=taken)
+    return replace(made, **changes)
+
+
+def past(
+    *trials: Trial,
+    kept: Candidate | None = ONE,
+    study_id: int = 7,
+    state: StudyState = StudyState.DONE,
+    **environment: Any,
+) -> Past:
+    record = StudyRecord(
+        id=study_id,
+        name="s",
+        state=state,
+        definition=STUDY.definition,
+        digest=STUDY.digest,
+        created_at=0.0,
+        environment={**HERE, **environment},
+        trials=len(trials),
+    )
+    return Past(record=record, trials=trials, kept=kept)
+
+
+def faster(effect: float) -> list[Comparison]:
+    interval = Interval(effect - 0.03, effect + 0.03)
+    return [
+        Comparison(
+            first=0,
+            second=1,
+            metric="p95_ms",
+            effect=effect,
+            interval=interval,
+            relation=relation("p95_ms", effect, interval),
+            pairs=6,
+        )
+    ]
+
+
+@dataclass
+class FakeWork:
+    """Implements `autotune.retune.nightly.Work`: the study's trials are given."""
+
+    trials: Sequence[Trial]
+    pasts: Sequence[Past] = ()
+    environment: Mapping[str, Any] = field(default_factory=lambda: dict(HERE))
+    comparisons: Sequence[Comparison] = ()
+    why_barred: str = ""
+    becomes: PromotionState = PromotionState.DONE
+    during: Callable[[str], None] = lambda _: None
+    did: list[str] = field(default_factory=list)
+    weighed: str | None = None
+
+    def tune(self, weigh: Weigh) -> Tonight:
+        self._do("tune")
+        first = self.trials[0]
+        self.weighed = weigh(
+            Weighing(
+                trial=first,
+                study=STUDY,
+                study_id=11,
+                environment=self.environment,
+                pasts=self.pasts,
+            )
+        )
+        trials = self.trials[:1] if self.weighed is not None else self.trials
+        if self.weighed is None:
+            self._do("search")
+        return Tonight(
+            study=STUDY,
+            study_id=11,
+            trials=trials,
+            decision=decide(trials, STUDY.sla, STUDY.objectives, STUDY.pick),
+            why=self.weighed or "the budget is used up",
+            held=self.weighed is not None,
+        )
+
+    def compare(self, tonight: Tonight, number: int) -> tuple[Sequence[Trial], Any]:
+        self._do(f"compare {number}")
+        return tonight.trials, self.comparisons
+
+    def propose(self, tonight: Tonight, number: int, why: str) -> int:
+        self._do(f"propose {number}")
+        return 5
+
+    def barred(self, candidate: Candidate) -> str:
+        return self.why_barred
+
+    def promote(self, promotion_id: int) -> Promotion:
+        self._do(f"promote {promotion_id}")
+        return Promotion(
+            id=promotion_id,
+            model="m",
+            target=TARGET,
+            study_id=11,
+            trial=1,
+            candidate={},
+            state=self.becomes,
+        )
+
+    def _do(self, what: str) -> None:
+        self.did.append(what)
+        self.during(what)
+
+
+@dataclass
+class Bench:
+    store: ServiceStore
+    clock: FakeClock
+    told: list[tuple[Event, str, str, Mapping[str, Any]]] = field(default_factory=list)
+    windows: list[float | None] = field(default_factory=list)
+
+    def schedule(self, policy: Policy = Policy.REPORT, window: float | None = None) -> Schedule:
+        made = Schedule(
+            id=0,
+            name="nightly",
+            definition=STUDY.definition,
+            cron="0 2 * * *",
+            policy=policy,
+            window_minutes=window,
+            target=None if policy is Policy.REPORT else TARGET,
+        )
+        return replace(made, id=self.store.schedules.add(made))
+
+    def due(self, schedule: Schedule) -> NightRun:
+        run_id = self.store.schedules.due(schedule.id, self.clock.now())
+        assert run_id is not None
+        return self.store.schedules.run(run_id)
+
+    def night(self, work: FakeWork, schedule: Schedule, run: NightRun | None = None) -> Night:
+        return Night(
+            schedule=schedule,
+            run=run or self.due(schedule),
+            model="m",
+            runs=self.store.schedules,
+            work=work,
+            tell=lambda *notice: self.told.append(notice),
+            clock=self.clock,
+            window=self._window,
+        )
+
+    def carry_out(self, work: FakeWork, policy: Policy = Policy.REPORT) -> NightRun:
+        return self.night(work, self.schedule(policy)).carry_out()
+
+    @contextmanager
+    def _window(self, deadline: float | None) -> Iterator[None]:
+        self.windows.append(deadline)
+        yield
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for event, *_ in self.told]
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of the present schema: to make one takes a while."""
+    path = tmp_path_factory.mktemp("empty") / "autotune.db"
+    ServiceStore(str(path)).close()
+    return path
+
+
+@pytest.fixture
+def bench(tmp_path: Path, empty: Path) -> Iterator[Bench]:
+    clock = FakeClock()
+    path = shutil.copy(empty, tmp_path / "autotune.db")
+    store = ServiceStore(str(path), now=clock.now)
+    yield Bench(store, clock)
+    store.close()
+
+
+def before(*trials: Trial, **changes: Any) -> Past:
+    """A whole search that left the first candidate in service."""
+    return past(*(trials or (trial(0, ONE), trial(1, TWO, 80.0))), **changes)
+
+
+CHAMPION = trial(0, ONE)
+LOSER = trial(1, TWO, 70.0)
+
+
+# --------------------------------------------------------------------------- does it still win?
+def test_a_night_ends_with_the_champion_that_is_what_it_was(bench: Bench) -> None:
+    work = FakeWork([CHAMPION, LOSER], [before()])
+    ended = bench.carry_out(work)
+    assert (ended.state, ended.outcome) == (RunState.DONE, Outcome.HOLDS)
+    assert work.did == ["tune"]
+    assert ended.study_id == 11
+    assert ended.summary["champion"]["candidate"] == {"instances": 1}
+    assert ended.summary["drift"]["drifted"] is False
+    assert bench.told == []
+
+
+def test_a_first_night_searches(bench: Bench) -> None:
+    work = FakeWork([CHAMPION, LOSER])
+    ended = bench.carry_out(work)
+    assert work.did == ["tune", "search"]
+    assert ended.outcome is Outcome.HOLDS
+    assert ended.summary["drift"] is None
+
+
+HELD_LAST = past(trial(0, ONE), study_id=9, **{HELD: "the champion still wins"})
+
+
+def test_after_a_night_that_only_held_the_search_before_it_counts(bench: Bench) -> None:
+    work = FakeWork([CHAMPION, LOSER], [HELD_LAST, before()])
+    ended = bench.carry_out(work)
+    assert work.did == ["tune"]
+    assert ended.summary["drift"]["since"] == 9
+
+
+def test_a_night_that_only_held_is_no_search_by_itself(bench: Bench) -> None:
+    assert "search" in _did(bench, FakeWork([CHAMPION, LOSER], [HELD_LAST]))
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        before(kept=TWO),
+        before(kept=None),
+        before(triton="2.40"),
+        before(model_digest="b"),
+        before(cores=4),
+        before(state=StudyState.INTERRUPTED),
+        before(**{CUT: 3.0}),
+    ],
+    ids=["another kept", "none kept", "versions", "model", "hardware", "interrupted", "cut short"],
+)
+def test_a_night_searches_where_the_champion_did_not_come_out_of_a_search_that_is_still_true(
+    bench: Bench, earlier: Past
+) -> None:
+    work = FakeWork([CHAMPION, LOSER], [earlier])
+    bench.carry_out(work)
+    assert "search" in work.did
+
+
+def test_searches_that_were_cut_short_count_once_they_have_tried_what_the_budget_has(
+    bench: Bench,
+) -> None:
+    many = [trial(n, Candidate({"instances": n + 1})) for n in range(STUDY.budget.trials)]
+    halves = before(*many[:9], **{CUT: 3.0}), before(*many[9:], **{CUT: 3.0})
+    assert _did(bench, FakeWork([CHAMPION, LOSER], halves)) == ["tune"]
+
+
+def test_a_champion_that_does_not_clearly_meet_the_sla_is_searched_against(bench: Bench) -> None:
+    unsure = trial(0, ONE, 79.5)
+    assert "search" in _did(bench, FakeWork([unsure, LOSER], [before(unsure, LOSER)]))
+
+
+def _did(bench: Bench, work: FakeWork) -> list[str]:
+    bench.carry_out(work)
+    return work.did
+
+
+# ------------------------------------------------------------------------------------- the drift
+def test_a_drift_is_told_with_its_cause_and_the_night_searches(bench: Bench) -> None:
+    slower = trial(0, ONE, 55.0)
+    work = FakeWork([slower, LOSER], [before()], environment={**HERE, "driver": "2"})
+    work.pasts = [before(driver="1")]
+    ended = bench.carry_out(work)
+    assert "search" in work.did
+    ((event, title, text, payload),) = bench.told
+    assert event is Event.DRIFT
+    assert title.startswith("m: the champion is worse than it was: p95 40.0 to 55.0 ms (+37.5%;")
+    assert "the GPU driver: 1 before, 2 now (likely)" in text
+    assert "Next:" in text
+    assert payload["night"]["drift"]["causes"][0]["kind"] == "driver"
+    assert ended.summary["drift"]["drifted"] is True
+
+
+def test_a_drift_is_told_once_however_often_the_night_is_taken_up(bench: Bench) -> None:
+    work = FakeWork([trial(0, ONE, 55.0), LOSER], [before()])
+    schedule = bench.schedule()
+    run = bench.due(schedule)
+    work.during = _raising("search", Interrupted("stopped by SIGTERM"))
+    with pytest.raises(Interrupted):
+        bench.night(work, schedule, run).carry_out()
+    work.during = lambda _: None
+    again = bench.store.schedules.run(run.id)
+    assert bench.night(work, schedule, again).carry_out().state is RunState.DONE
+    assert bench.events == [Event.DRIFT]
+
+
+def _raising(step: str, error: BaseException) -> Callable[[str], None]:
+    def during(what: str) -> None:
+        if what == step:
+            raise error
+
+    return during
+
+
+# --------------------------------------------------------------------------------- the challenge
+CHALLENGED = [trial(0, TWO), trial(1, ONE, 41.0)]
+"""The second is as fast in one instance."""
+
+
+def test_a_challenger_that_wins_is_told_of(bench: Bench) -> None:
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0))
+    ended = bench.carry_out(work)
+    assert work.did == ["tune", "search", "compare 1"]
+    assert ended.outcome is Outcome.BETTER
+    ((event, title, text, _),) = bench.told
+    assert event is Event.BETTER
+    assert "1 instance instead of 2: cheaper by the margin of 5% at least" in title
+    assert "autotune export 11 --trial 1" in text
+    assert ended.summary["verdict"]["ground"] == "cheaper"
+    assert ended.summary["challenger"]["trial"] == 1
+    assert ended.summary["comparisons"][0]["pairs"] == 6
+
+
+def test_a_challenger_that_loses_changes_nothing(bench: Bench) -> None:
+    ended = bench.carry_out(FakeWork(CHALLENGED, comparisons=faster(0.2)), Policy.AUTO)
+    assert ended.outcome is Outcome.HOLDS
+    assert "worse: p95 +20.0%" in ended.reason
+    assert bench.told == []
+
+
+def test_a_challenger_that_cannot_be_compared_changes_nothing(bench: Bench) -> None:
+    work = FakeWork(CHALLENGED, during=_raising("compare 1", LoadFailed("too noisy")))
+    ended = bench.carry_out(work, Policy.AUTO)
+    assert ended.outcome is Outcome.HOLDS
+    assert ended.summary["not_compared"] == "too noisy"
+
+
+def test_the_same_news_is_not_told_again_the_next_night(bench: Bench) -> None:
+    schedule = bench.schedule()
+    for _ in range(2):
+        bench.night(FakeWork(CHALLENGED, comparisons=faster(0.0)), schedule).carry_out()
+        bench.clock.pass_(86_400)
+    assert bench.events == [Event.BETTER]
+
+
+def test_other_news_is(bench: Bench) -> None:
+    schedule = bench.schedule()
+    for second in (ONE, Candidate({"instances": 1, "max_batch_size": 4})):
+        trials = [CHALLENGED[0], trial(1, second, 41.0)]
+        bench.night(FakeWork(trials, comparisons=faster(0.0)), schedule).carry_out()
+        bench.clock.pass_(86_400)
+    assert bench.events == [Event.BETTER, Event.BETTER]
+
+
+def test_by_the_policy_propose_it_waits_for_approval(bench: Bench) -> None:
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0))
+    ended = bench.carry_out(work, Policy.PROPOSE)
+    assert work.did[-1] == "propose 1"
+    assert (ended.outcome, ended.promotion_id) == (Outcome.PROPOSED, 5)
+    assert "autotune promote 5" in bench.told[0][2]
+
+
+def test_by_the_policy_auto_it_is_promoted(bench: Bench) -> None:
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0))
+    ended = bench.carry_out(work, Policy.AUTO)
+    assert work.did[-2:] == ["propose 1", "promote 5"]
+    assert ended.outcome is Outcome.PROMOTED
+    assert "is in service" in bench.told[0][1]
+
+
+def test_what_did_not_hold_in_service_was_rolled_back_and_is_told_by_the_promotion(
+    bench: Bench,
+) -> None:
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0), becomes=PromotionState.FAILED)
+    assert bench.carry_out(work, Policy.AUTO).outcome is Outcome.ROLLED_BACK
+    assert bench.told == []
+
+
+def test_what_was_rolled_back_before_is_not_promoted_by_itself(bench: Bench) -> None:
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0), why_barred="promotion 3 was rolled back")
+    ended = bench.carry_out(work, Policy.AUTO)
+    assert ended.outcome is Outcome.BETTER
+    assert "promote 5" not in work.did
+    assert "promotion 3 was rolled back" in bench.told[0][2]
+
+
+def test_a_promotion_that_is_refused_is_told_with_the_reason(bench: Bench) -> None:
+    refusal = InputRefused("the target repository is gone")
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0), during=_raising("propose 1", refusal))
+    ended = bench.carry_out(work, Policy.AUTO)
+    assert (ended.state, ended.outcome) == (RunState.DONE, Outcome.BETTER)
+    assert "the target repository is gone" in bench.told[0][2]
+
+
+def test_a_champion_that_fails_under_load_gives_way_without_a_comparison(bench: Bench) -> None:
+    dead = replace(trial(0, TWO), state=TrialState.FAILED, measurements=(), reason="it died")
+    work = FakeWork([dead, trial(1, FOUR)], [before()])
+    ended = bench.carry_out(work, Policy.AUTO)
+    assert work.did == ["tune", "search", "propose 1", "promote 5"]
+    assert ended.summary["verdict"]["ground"] == "sla"
+
+
+def test_where_nothing_meets_the_sla_any_more_it_is_told(bench: Bench) -> None:
+    work = FakeWork([trial(0, ONE, 200.0), trial(1, TWO, 120.0)], [before()])
+    ended = bench.carry_out(work)
+    assert ended.outcome is Outcome.NO_PICK
+    assert bench.events == [Event.DRIFT, Event.SLA_LOST]
+    _, title, text, _ = bench.told[1]
+    assert title == "m: no configuration meets the SLA any more"
+    assert "The nearest miss is trial 1 (instances=2)" in text
+
+
+# ---------------------------------------------------------------------------------- how it ends
+def test_a_champion_that_cannot_be_measured_fails_the_night(bench: Bench) -> None:
+    bad = replace(
+        trial(0, ONE),
+        state=TrialState.INVALID,
+        measurements=(made_measurement(invalid=("others took 40%",)),),
+        reason="measured 3 times: others took 40%",
+    )
+    with pytest.raises(LoadFailed, match="others took 40%"):
+        bench.carry_out(FakeWork([bad]))
+    (run,) = bench.store.schedules.runs()
+    assert run.state is RunState.FAILED
+    assert bench.events == [Event.FAILURE]
+
+
+@pytest.mark.parametrize("error", [ServerFailed("no GPU"), ZeroDivisionError("oh")])
+def test_any_failure_is_recorded_and_told_and_passes(bench: Bench, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        bench.carry_out(FakeWork([CHAMPION], during=_raising("tune", error)))
+    (run,) = bench.store.schedules.runs()
+    assert run.state is RunState.FAILED
+    assert str(error) in run.reason
+    ((event, title, text, _),) = bench.told
+    assert event is Event.FAILURE
+    assert str(error) in title
+    assert "autotune schedule run nightly" in text
+
+
+def test_a_night_whose_window_is_over_was_missed(bench: Bench) -> None:
+    schedule = bench.schedule(window=30)
+    run = bench.due(schedule)
+    bench.clock.pass_(30 * 60)
+    work = FakeWork([CHAMPION])
+    assert bench.night(work, schedule, run).carry_out().state is RunState.MISSED
+    assert work.did == []
+
+
+def test_the_end_of_the_window_stops_the_night_cleanly(bench: Bench) -> None:
+    schedule = bench.schedule(window=30)
+    run = bench.due(schedule)
+    work = FakeWork([CHAMPION, LOSER], during=_raising("search", WindowOver("it is over")))
+    ended = bench.night(work, schedule, run).carry_out()
+    assert ended.state is RunState.STOPPED
+    assert ended.reason == "it is over; what was measured is kept"
+    assert bench.windows == [run.scheduled_for + 1800]
+    assert bench.told == []
+
+
+def test_a_promotion_is_outside_of_the_window_that_may_interrupt(bench: Bench) -> None:
+    inside: list[bool] = []
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0))
+    night = bench.night(work, bench.schedule(Policy.AUTO))
+    open_now: list[bool] = [False]
+
+    @contextmanager
+    def window(_: float | None) -> Iterator[None]:
+        open_now[0] = True
+        yield
+        open_now[0] = False
+
+    night.window = window
+    work.during = lambda what: inside.append(open_now[0]) if "prom" in what else None
+    night.carry_out()
+    assert inside == [False]
+
+
+def test_a_signal_from_outside_stops_it_too_and_passes(bench: Bench) -> None:
+    work = FakeWork([CHAMPION], during=_raising("tune", Interrupted("stopped by SIGTERM")))
+    with pytest.raises(Interrupted):
+        bench.carry_out(work)
+    (run,) = bench.store.schedules.runs()
+    assert run.state is RunState.STOPPED
+    assert "SIGTERM" in run.reason
+
+
+def test_a_busy_machine_leaves_the_run_in_the_queue(bench: Bench) -> None:
+    work = FakeWork([CHAMPION], during=_raising("tune", MachineBusy("another study")))
+    with pytest.raises(MachineBusy):
+        bench.carry_out(work)
+    (run,) = bench.store.schedules.runs()
+    assert run.state is RunState.QUEUED
+    assert bench.told == []
+
+
+def test_a_night_that_is_done_is_not_carried_out_again(bench: Bench) -> None:
+    schedule = bench.schedule()
+    ended = bench.night(FakeWork([CHAMPION, LOSER]), schedule).carry_out()
+    work = FakeWork([CHAMPION, LOSER])
+    assert bench.night(work, schedule, ended).carry_out() == ended
+    assert work.did == []
+
+
+# ------------------------------------------------------------------------------------ the minutes
+def test_a_study_leaves_the_challenge_its_time_within_the_window(bench: Bench) -> None:
+    night = bench.night(FakeWork([CHAMPION]), bench.schedule(window=60))
+    minutes = night.minutes_for(STUDY)
+    assert minutes == pytest.approx(60 - challenge_s(STUDY) / 60)
+
+
+def test_a_study_has_half_of_what_is_left_at_least(bench: Bench) -> None:
+    night = bench.night(FakeWork([CHAMPION]), bench.schedule(window=4))
+    assert night.minutes_for(STUDY) == pytest.approx(2)
+
+
+def test_a_study_without_a_window_has_its_budget(bench: Bench) -> None:
+    assert bench.night(FakeWork([CHAMPION]), bench.schedule()).minutes_for(STUDY) is None
+
+
+def test_a_window_that_ended_while_the_model_was_prepared_stops_the_night(bench: Bench) -> None:
+    night = bench.night(FakeWork([CHAMPION]), bench.schedule(window=1))
+    bench.clock.pass_(61)
+    with pytest.raises(WindowOver):
+        night.minutes_for(STUDY)
