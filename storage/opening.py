@@ -104,7 +104,7 @@ def _check_path(path: Path, *, create: bool) -> None:
     is in use for one that is not. What is no database, SQLite tells itself."""
     try:
         _check_place(path, create=create)
-        if path.exists() and not os.access(path, os.R_OK):
+        if path.exists() and not os.access(path, os.R_OK, effective_ids=True):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as exc:
         raise StoreFailed(
