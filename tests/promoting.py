@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from autotune.core.records import StudyState
+from autotune.core.trial import TrialState
 from autotune.service_ports import Release
+from autotune.studyfile import study_from_options
+from search_spaces.candidate import Candidate
+from storage.service import ServiceStore
+from tests.realistic import a_measurement
 
 STEP = """name: "{name}"
 backend: "python"
@@ -53,14 +60,32 @@ def release(folder: Path, *names: str) -> Release:
 
 
 def tree(root: Path) -> Mapping[str, str]:
-    """Everything below a directory by its path: contents, targets of links, and directories."""
+    """Everything below a directory by its path: contents, targets of links, and directories.
+    Without what a server that loads Python code writes beside it."""
     found: dict[str, str] = {}
     for directory, names, files in os.walk(root):
-        here = Path(directory)
+        names[:] = [name for name in names if name != "__pycache__"]
         for name in (*names, *files):
-            path = here / name
-            what = "directory" if path.is_dir() else path.read_text()
-            found[path.relative_to(root).as_posix()] = (
-                f"-> {path.readlink()}" if path.is_symlink() else what
-            )
+            path = Path(directory) / name
+            found[path.relative_to(root).as_posix()] = _what(path)
     return found
+
+
+def _what(path: Path) -> str:
+    if path.is_symlink():
+        return f"-> {path.readlink()}"
+    return "directory" if path.is_dir() else path.read_text()
+
+
+def stored_study(
+    store: ServiceStore, definition: Mapping[str, Any], candidates: Sequence[Candidate]
+) -> int:
+    """A study that is done, whose trials are these; the numbers that it measured are made up."""
+    study = study_from_options(definition)
+    study_id = store.trials.create_study(study.name, study.definition, study.digest)
+    for number, candidate in enumerate(candidates):
+        store.trials.begin_trial(study_id, number, candidate)
+        store.trials.add_measurement(study_id, number, a_measurement(samples=False))
+        store.trials.end_trial(study_id, number, TrialState.OK)
+    store.trials.set_study_state(study_id, StudyState.DONE)
+    return study_id

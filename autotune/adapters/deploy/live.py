@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from autotune.adapters.deploy.directory import DirectoryDeployment, Known
 from autotune.adapters.deploy.merging import CACHES, text_diff
-from autotune.adapters.deploy.served import differences
+from autotune.adapters.deploy.served import SENT, differences
 from autotune.adapters.durable import replace_synced
 from autotune.adapters.triton.config import ModelConfig, override_json, parse, read, render
 from autotune.adapters.triton.control import Control
@@ -101,6 +101,7 @@ class LiveDeployment:
     def apply(self, release: Release, *, label: str) -> str:
         state = self._states / f"{label}.json"
         if not state.exists():
+            self._states.mkdir(parents=True, exist_ok=True)
             replace_synced(state, _state_text(found(self._control, release.names)))
         kept = str(state)
         if self._directory is not None:
@@ -171,8 +172,13 @@ class LiveDeployment:
         if self._directory is not None:
             self._control.load(None, self._timeout_s, name)
             return
-        files = _contents(release.repository / name) if name in self._sends else None
-        self._control.load(override_json(wanted), self._timeout_s, name, files=files)
+        if name not in self._sends:
+            self._control.load(override_json(wanted), self._timeout_s, name)
+            return
+        files = _contents(release.repository / name)
+        self._control.load(
+            override_json(_marked(wanted, files)), self._timeout_s, name, files=files
+        )
 
     def _load_as_before(self, name: str, config: ModelConfig) -> None:
         """From the server's own files, and where these say something else, under the configuration
@@ -244,6 +250,18 @@ def _contents(folder: Path) -> dict[str, bytes]:
         for file in files
         if (path := file.relative_to(folder).as_posix()) != CONFIG_FILE
     }
+
+
+def _marked(wanted: ModelConfig, files: Mapping[str, bytes]) -> ModelConfig:
+    """With a parameter that says which files were sent: for other files under an equal
+    configuration Triton (2.51) loads nothing, and says that it has."""
+    marked = ModelConfig()
+    marked.CopyFrom(wanted)
+    whole = hashlib.sha256()
+    for path in sorted(files):
+        whole.update(path.encode() + hashlib.sha256(files[path]).digest())
+    marked.parameters[SENT].string_value = whole.hexdigest()[:16]
+    return marked
 
 
 def _state_text(before: Found) -> str:

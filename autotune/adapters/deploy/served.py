@@ -22,6 +22,8 @@ from search_spaces.candidate import (
 )
 
 _TUNED = (MAX_BATCH_SIZE, QUEUE_DELAY_US, PREFERRED_BATCH_SIZES, INSTANCES)
+SENT = "autotune_sent_files"
+"""The parameter that marks a configuration which was loaded with files of its own."""
 
 
 def differences(wanted: ModelConfig, served: ModelConfig) -> list[str]:
@@ -35,7 +37,7 @@ def differences(wanted: ModelConfig, served: ModelConfig) -> list[str]:
         for name in _TUNED
         if meant.get(name) != found.get(name)
     ]
-    beyond = sorted(set(served.parameters) - set(wanted.parameters))
+    beyond = sorted(set(served.parameters) - set(wanted.parameters) - {SENT})
     told += [f"parameters.{key} is set" for key in beyond]
     return list(dict.fromkeys(told))
 
