@@ -15,7 +15,7 @@ from autotune.bootstrap.recorded import machine_here
 from autotune.bootstrap.session import StudySession
 from autotune.bootstrap.stored import HARDWARE
 from autotune.bootstrap.worker import LATER
-from autotune.core.errors import AutotuneError, MachineBusy
+from autotune.core.errors import AutotuneError, Busy
 from autotune.core.jobs import Job, JobKind
 from autotune.core.promotions import Promotion, PromotionState
 from autotune.core.records import StudyRecord, StudyState
@@ -41,8 +41,8 @@ class _Work:
 
 
 def run_job(job_id: int, *, db: str, say: Callable[[str], None]) -> int:
-    """Do it, and say by the exit status what it came to: `LATER` where this machine is busy with
-    another study. ``say`` is told why, in that case. Whether the job is the caller's is the
+    """Do it, and say by the exit status what it came to: `LATER` where someone else
+    has what it needs. ``say`` is told why, in that case. Whether the job is the caller's is the
     caller's to know."""
     settings = Settings.from_environment()
     with closing(ServiceStore(db, create=False)) as store:
@@ -57,7 +57,7 @@ def run_job(job_id: int, *, db: str, say: Callable[[str], None]) -> int:
             )
             try:
                 return _DOING[job.kind](work)
-            except MachineBusy as exc:
+            except Busy as exc:
                 say(str(exc))
                 return LATER
 

@@ -4,7 +4,8 @@
     ├── InputRefused             the user's input cannot be used            (exit 2)
     │   ├── NotFound             it names something that there is not
     │   └── Conflict             what it asks for does not go with what there is
-    ├── MachineBusy              another study is measuring here            (later it can be done)
+    ├── Busy                     someone else has what it needs             (later it can be done)
+    │   └── MachineBusy          another study is measuring here
     ├── OutputsDiffer            the server answers other values than the model run directly
     ├── ServerFailed             the server cannot be started or is gone    (the trial fails)
     │   └── CandidateFailed      the server lives but cannot load this candidate
@@ -62,9 +63,13 @@ class Conflict(InputRefused):
     """A name that is taken, or a step that the present state does not allow."""
 
 
-class MachineBusy(AutotuneError):
-    """Another study is measuring on this machine: what is asked for can be done when it has ended,
-    and nothing of it has been begun."""
+class Busy(AutotuneError):
+    """Someone else has what is needed: what is asked for can be done when they have ended, and
+    nothing of it has been begun."""
+
+
+class MachineBusy(Busy):
+    """Another study is measuring on this machine."""
 
 
 class OutputsDiffer(AutotuneError):

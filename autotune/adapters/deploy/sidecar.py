@@ -35,7 +35,7 @@ from autotune.adapters.durable import (
     replace_synced,
     sync_directory,
 )
-from autotune.core.errors import AutotuneError, ExportFailed, InputRefused
+from autotune.core.errors import Busy, ExportFailed, InputRefused
 
 KEPT = 5
 """How many replaced versions are kept, and how many that were taken out again."""
@@ -73,13 +73,13 @@ class Sidecar:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """AutotuneError if somebody else is changing the repository."""
+        """Busy if somebody else is changing the repository."""
         self._make(self.path)
         try:
             with FileLock(self.path / "lock", timeout=0):
                 yield
         except Timeout as error:
-            raise AutotuneError(
+            raise Busy(
                 f"another promotion is under way in {self.repository}",
                 next_step="wait until it has ended; `autotune history MODEL` tells of it",
             ) from error
