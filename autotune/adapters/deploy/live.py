@@ -19,7 +19,7 @@ from autotune.adapters.triton.config import ModelConfig, override_json, parse, r
 from autotune.adapters.triton.control import Control
 from autotune.adapters.triton.remote import Found, found, require_explicit
 from autotune.adapters.triton.repository import CONFIG_FILE, files_of
-from autotune.core.errors import AutotuneError, ExportFailed, InputRefused, ServerFailed
+from autotune.core.errors import Busy, ExportFailed, InputRefused, ServerFailed
 from autotune.service_ports import Release
 
 SENT_BYTES = 256_000_000
@@ -60,14 +60,14 @@ class LiveDeployment:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """AutotuneError if somebody else is changing the server's models, or the repository."""
+        """Busy if somebody else is changing the server's models, or the repository."""
         self._states.mkdir(parents=True, exist_ok=True)
         name = hashlib.sha256(self._address.encode()).hexdigest()[:16]
         with ExitStack() as stack:
             try:
                 stack.enter_context(FileLock(self._states / f"{name}.lock", timeout=0))
             except Timeout as error:
-                raise AutotuneError(
+                raise Busy(
                     f"another promotion is under way on {self._address}",
                     next_step="wait until it has ended; `autotune history MODEL` tells of it",
                 ) from error
