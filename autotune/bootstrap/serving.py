@@ -130,7 +130,13 @@ def _parts(asked: Asked, store: ServiceStore, settings: Settings) -> Mapping[str
     """By names that anyone may read."""
     if not asked.worker and not asked.scheduler:
         return {}
-    aftermath = Aftermath(store.jobs, store.schedules, store.notices, settings)
+    aftermath = Aftermath(
+        jobs=store.jobs,
+        schedules=store.schedules,
+        promotions=store.promotions,
+        notices=store.notices,
+        settings=settings,
+    )
     upkeep = Upkeep(aftermath, store.notices, settings)
     parts: dict[str, Part] = {"upkeep": upkeep}
     if asked.worker:

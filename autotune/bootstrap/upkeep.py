@@ -11,9 +11,10 @@ import structlog
 from autotune.bootstrap.notices import deliver_waiting, notify
 from autotune.core.errors import AutotuneError
 from autotune.core.jobs import Job, JobKind, JobState
-from autotune.core.notices import Event
+from autotune.core.notices import Event, Notice
+from autotune.core.promotions import PromotionState
 from autotune.core.schedules import RunState
-from autotune.service_ports import JobStore, NoticeStore, ScheduleStore
+from autotune.service_ports import JobStore, NoticeStore, PromotionStore, ScheduleStore
 from autotune.settings import Settings
 
 EVERY_S = 10.0
@@ -25,20 +26,22 @@ log = structlog.get_logger("autotune.upkeep")
 
 class Aftermath:
     """Follows from jobs that failed or were cancelled, whether their process could still tell of it
-    or not: the night of a schedule that they were ends with them, and someone hears of a failure,
-    once. (A night that could tell of its own failure has done so.)"""
+    or not: the night or the promotion that they were ends with them, and someone hears of a
+    failure, once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the stores that jobs leave traces in
         self,
+        *,
         jobs: JobStore,
         schedules: ScheduleStore,
+        promotions: PromotionStore,
         notices: NoticeStore,
         settings: Settings,
-        *,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._jobs = jobs
         self._schedules = schedules
+        self._promotions = promotions
         self._notices = notices
         self._settings = settings
         self._now = now
@@ -47,20 +50,32 @@ class Aftermath:
     def see_to(self) -> None:
         ended = (JobState.FAILED, JobState.CANCELLED)
         for job in self._jobs.jobs(states=ended, limit=_LOOKED_AT):
-            silent = job.kind is not JobKind.NIGHTLY or self._ended_with(job)
+            if job.kind is JobKind.NIGHTLY:
+                self._end_night(job)
+            if job.kind is JobKind.PROMOTE:
+                self._end_promotion(job)
             lately = job.ended_at is not None and self._now() - job.ended_at < _LATELY_S
-            if silent and lately and job.state is JobState.FAILED:
+            if lately and job.state is JobState.FAILED:
                 self._tell(job)
 
-    def _ended_with(self, job: Job) -> bool:
-        """Whether its night was still thought to go on."""
+    def _end_night(self, job: Job) -> None:
         run = self._schedules.run(job.payload["run"])
-        if run.state not in (RunState.QUEUED, RunState.RUNNING):
-            return False
-        failed = job.state is JobState.FAILED
-        state = RunState.FAILED if failed else RunState.STOPPED
-        self._schedules.update_run(run.id, state=state, reason=job.reason)
-        return failed
+        if run.state in (RunState.QUEUED, RunState.RUNNING):
+            failed = job.state is JobState.FAILED
+            state = RunState.FAILED if failed else RunState.STOPPED
+            self._schedules.update_run(run.id, state=state, reason=job.reason)
+
+    def _end_promotion(self, job: Job) -> None:
+        """One that was never begun; what had begun is undone when its target is promoted to next,
+        or gone on with by `autotune promote`."""
+        promotion = self._promotions.promotion(job.payload["promotion"])
+        if promotion.state is PromotionState.APPROVED:
+            self._promotions.advance(
+                promotion.id,
+                expected=(PromotionState.APPROVED,),
+                state=PromotionState.FAILED,
+                reason=job.reason,
+            )
 
     def _tell(self, job: Job) -> None:
         if job.id in self._told or self._is_told(job):
@@ -76,11 +91,23 @@ class Aftermath:
         )
 
     def _is_told(self, job: Job) -> bool:
-        """By another process of the service, or by this one before it was started anew."""
+        """By the job itself, by another process of the service, or by this one before it was
+        started anew."""
+        since = job.started_at or job.created_at
         return any(
-            notice.event is Event.FAILURE and notice.payload.get("job") == job.id
+            notice.created_at >= since and _is_about(notice, job)
             for notice in self._notices.notices(limit=_LOOKED_AT)
         )
+
+
+def _is_about(notice: Notice, job: Job) -> bool:
+    """The run of a night and a promotion tell of their failures under their own numbers."""
+    if notice.payload.get("job") == job.id:
+        return True
+    own = {JobKind.NIGHTLY: "run", JobKind.PROMOTE: "promotion", JobKind.ROLLBACK: "promotion"}
+    key = own.get(job.kind)
+    told = notice.event in (Event.FAILURE, Event.ROLLED_BACK)
+    return told and key is not None and notice.payload.get(key) == job.payload.get(key)
 
 
 class Upkeep:
