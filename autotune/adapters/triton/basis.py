@@ -31,9 +31,10 @@ def basis_of(model: ServedModel, space: Space) -> str:
 
 
 def _texts(model: ServedModel, space: Space) -> dict[str, str]:
-    """Under the first value of every parameter, be it one that goes with others only: whatever
-    stands in the file for it is written over. Else under the grid's first candidate."""
-    every = {p.target: p.domain.grid()[0] for p in space.parameters}
+    """Under the last value of every parameter, be it one that goes with others only: whatever
+    stands in the file for it is written over, and what only large batches have, such as the
+    batcher, is in all. Else under the grid's first candidate."""
+    every = {p.target: p.domain.grid()[-1] for p in space.parameters}
     first = next(space.candidates(), Candidate({}))
     for values in (every, first.values):
         plain = {t: value for t, value in values.items() if split_target(t)[1] != VARIANT}
