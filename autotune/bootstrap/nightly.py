@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from autotune.bootstrap.comparing import compare_stored
 from autotune.bootstrap.notices import deliver_waiting, notify
 from autotune.bootstrap.promotions import promote_now, propose_now
 from autotune.bootstrap.recorded import machine_here
+from autotune.bootstrap.releases import normalized
 from autotune.bootstrap.session import Plan, Present, StudySession
 from autotune.bootstrap.stored import HARDWARE, StoredStudy
 from autotune.core.comparison import Comparison
@@ -100,6 +101,8 @@ def _carried_out(
 
     try:
         schedule = store.schedules.schedule(run.schedule)
+        if schedule.target is not None:
+            schedule = replace(schedule, target=normalized(schedule.target))
         study = read_definition(schedule.definition)
     except AutotuneError as exc:
         store.schedules.update_run(run.id, state=RunState.FAILED, reason=str(exc))
