@@ -302,6 +302,17 @@ class StudyDetail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOutline:
+    """What is known of a study apart from its trials; ``version`` as of `StudyDetail`."""
+
+    record: StudyRecord
+    study: Study
+    decision: DecisionRecord | None
+    comparisons: Sequence[Comparison]
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudySummary:
     """A line of the list of studies. ``best`` is the best trial so far, or the pick, or where none
     meets the SLA the one that comes nearest (``best_meets`` False); ``best_metrics`` are its
@@ -333,6 +344,9 @@ class StudyDesk(Protocol):
 
     def study(self, reference: str) -> StudyDetail:
         """By id or name; InputRefused if there is none."""
+
+    def outline(self, reference: str) -> StudyOutline:
+        """As `study`, without reading any trial: for a page of one or two of them."""
 
     def version(self, study_id: int) -> str:
         """What `StudyDetail.version` would be, without reading the study."""

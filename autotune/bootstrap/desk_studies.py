@@ -25,6 +25,7 @@ from autotune.service_ports import (
     ConfigTexts,
     JobStore,
     StudyDetail,
+    StudyOutline,
     StudySummary,
     TrialLine,
 )
@@ -57,6 +58,7 @@ class Studies:
         self._settings = settings
         self._submit = submit
         self._details: Kept[StudyDetail] = Kept(KEPT_STUDIES)
+        self._outlines: Kept[StudyOutline] = Kept(KEPT_SUMMARIES)
         self._lines: Kept[Lines] = Kept(KEPT_STUDIES)
         self._summaries: Kept[StudySummary] = Kept(KEPT_SUMMARIES)
         self._configs: Kept[ConfigTexts] = Kept(KEPT_CONFIGS)
@@ -109,6 +111,22 @@ class Studies:
         version = self._version(record)
         made = self._details.get(record.id, version, lambda: self._read(record, version))
         return replace(made, record=record, job=self._jobs_by_study().get(record.id))
+
+    def outline(self, reference: str) -> StudyOutline:
+        record = as_it_stands(self._store.study(reference))
+        version = self._version(record)
+        made = self._outlines.get(record.id, version, lambda: self._outlined(record, version))
+        return replace(made, record=record)
+
+    def _outlined(self, record: StudyRecord, version: str) -> StudyOutline:
+        decided = self._reader.decision(record.id)
+        return StudyOutline(
+            record=record,
+            study=read_definition(record.definition),
+            decision=None if decided is None else decided[0],
+            comparisons=self._store.comparisons(record.id),
+            version=version,
+        )
 
     def version(self, study_id: int) -> str:
         return self._version(as_it_stands(self._store.study(str(study_id))))
