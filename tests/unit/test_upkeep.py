@@ -1,0 +1,160 @@
+"""What follows from jobs that failed or were cancelled, and when notices are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.bootstrap.upkeep import Aftermath
+from autotune.core.jobs import Job, JobKind, JobState
+from autotune.core.notices import Event
+from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.schedules import RunState, Schedule
+from autotune.settings import NotifySettings, Settings
+from storage.service import ServiceStore
+
+NOW = 1_000_000.0
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.at = NOW
+        self.store = ServiceStore(str(folder / "service.db"), now=lambda: self.at)
+        self.settings = Settings(
+            cache_dir=folder,
+            work_dir=folder,
+            service_dir=folder,
+            database="",
+            notify=NotifySettings(webhook="https://hooks.example/secret"),
+        )
+
+    def look(self) -> list[str]:
+        """As a process does that has just been started; the titles of all notices, oldest first."""
+        Aftermath(
+            jobs=self.store.jobs,
+            schedules=self.store.schedules,
+            promotions=self.store.promotions,
+            notices=self.store.notices,
+            settings=self.settings,
+            now=lambda: self.at,
+        ).see_to()
+        return [notice.title for notice in reversed(self.store.notices.notices())]
+
+    def ended(
+        self, kind: JobKind, payload: dict[str, Any], state: JobState = JobState.FAILED
+    ) -> Job:
+        job_id = self.store.jobs.submit(kind, "tiny", payload, by="ops")
+        assert self.store.jobs.claim("worker", ttl_s=30, measuring=False) is not None
+        assert self.store.jobs.end(job_id, "worker", state, reason="the disk is full")
+        return self.store.jobs.job(job_id)
+
+    def night(self, state: RunState = RunState.RUNNING) -> int:
+        schedule = Schedule(id=0, name="nightly", definition={}, cron="0 2 * * *")
+        run = self.store.schedules.due(self.store.schedules.add(schedule), NOW)
+        assert run is not None
+        self.store.schedules.update_run(run, state=state)
+        return run
+
+    def promotion(self, state: PromotionState = PromotionState.APPROVED) -> int:
+        return self.store.promotions.propose(
+            Promotion(
+                id=0,
+                model="ocr",
+                target=Target(repository=Path("/models")),
+                study_id=1,
+                trial=0,
+                candidate={},
+                state=state,
+            )
+        )
+
+    def tell(self, event: Event, **payload: Any) -> None:
+        self.store.notices.add(event, "told already", "", payload, "webhook")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    with closing(made.store):
+        yield made
+
+
+# ------------------------------------------------------------------------------------- notices
+def test_a_failure_is_told_once_whichever_process_looks(bench: Bench) -> None:
+    bench.ended(JobKind.STUDY, {})
+    assert bench.look() == bench.look() == ["study tiny failed"]
+    (notice,) = bench.store.notices.notices()
+    assert "the disk is full" in notice.text
+    assert "asked for by ops" in notice.text
+
+
+def test_what_was_cancelled_or_failed_long_ago_is_not_told(bench: Bench) -> None:
+    bench.ended(JobKind.STUDY, {}, JobState.CANCELLED)
+    bench.ended(JobKind.STUDY, {})
+    bench.at += 7200
+    assert bench.look() == []
+
+
+def test_a_job_whose_workers_were_all_lost_is_told_too(bench: Bench) -> None:
+    bench.store.jobs.submit(JobKind.STUDY, "tiny", {}, by="ops")
+    for _ in range(4):
+        bench.store.jobs.claim("a worker that dies", ttl_s=30, measuring=False)
+        bench.at += 31
+    assert bench.look() == ["study tiny failed"]
+
+
+def test_a_night_and_a_promotion_that_told_of_their_own_failure_are_not_told_twice(
+    bench: Bench,
+) -> None:
+    night, promotion = bench.night(RunState.FAILED), bench.promotion(PromotionState.FAILED)
+    bench.tell(Event.FAILURE, run=night)
+    bench.ended(JobKind.NIGHTLY, {"run": night})
+    bench.tell(Event.ROLLED_BACK, promotion=promotion)
+    bench.ended(JobKind.PROMOTE, {"promotion": promotion})
+    assert bench.look() == ["told already", "told already"]
+
+
+def test_drift_of_the_same_night_is_no_telling_of_its_failure(bench: Bench) -> None:
+    night = bench.night()
+    bench.tell(Event.DRIFT, run=night)
+    bench.ended(JobKind.NIGHTLY, {"run": night})
+    assert bench.look() == ["told already", "nightly tiny failed"]
+
+
+# ------------------------------------------------------------------------- nights and promotions
+@pytest.mark.parametrize(
+    ("job", "run"),
+    [(JobState.FAILED, RunState.FAILED), (JobState.CANCELLED, RunState.STOPPED)],
+)
+def test_a_night_ends_with_its_job(bench: Bench, job: JobState, run: RunState) -> None:
+    night = bench.night()
+    bench.ended(JobKind.NIGHTLY, {"run": night}, job)
+    bench.look()
+    found = bench.store.schedules.run(night)
+    assert (found.state, found.reason) == (run, "the disk is full")
+
+
+def test_a_night_that_had_ended_stays_as_it_was(bench: Bench) -> None:
+    night = bench.night(RunState.DONE)
+    bench.ended(JobKind.NIGHTLY, {"run": night})
+    bench.look()
+    assert bench.store.schedules.run(night).state is RunState.DONE
+
+
+def test_a_promotion_whose_job_was_cancelled_before_it_began_has_failed(bench: Bench) -> None:
+    promotion = bench.promotion()
+    bench.ended(JobKind.PROMOTE, {"promotion": promotion}, JobState.CANCELLED)
+    bench.look()
+    found = bench.store.promotions.promotion(promotion)
+    assert (found.state, found.reason) == (PromotionState.FAILED, "the disk is full")
+
+
+def test_a_promotion_that_is_in_service_stays_so(bench: Bench) -> None:
+    promotion = bench.promotion(PromotionState.DONE)
+    bench.ended(JobKind.PROMOTE, {"promotion": promotion})
+    bench.look()
+    assert bench.store.promotions.promotion(promotion).state is PromotionState.DONE
