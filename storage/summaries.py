@@ -145,7 +145,7 @@ class SqlStudyReader:
             DecisionRow.id.in_(latest.group_by(DecisionRow.study_id))
         )
         with self._database.read() as session:
-            return dict(session.execute(query).tuples().all())
+            return {study_id: pick for study_id, pick in session.execute(query)}  # noqa: C416
 
     def whole_trial(self, study_id: int, number: int, *, samples: bool) -> Trial | None:
         """All that is stored of it; its raw samples only where they are asked for."""

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
-from jinja2 import Environment, PackageLoader, select_autoescape
+from jinja2 import Environment, PackageLoader
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -17,7 +17,7 @@ from dashboards.web.attempts import WAIT_S, Attempts
 from dashboards.web.security import address_of
 from dashboards.web.sessions import Sessions
 
-_templates = Environment(loader=PackageLoader("dashboards"), autoescape=select_autoescape())
+_templates = Environment(loader=PackageLoader("dashboards"), autoescape=True)
 WRONG = "This token is not valid. It may have been revoked, or a letter is missing."
 TOO_MANY = "Too many tokens were tried. Wait a minute, then try again."
 MAKE_ONE = "Whoever runs the service makes one: autotune token add NAME --role view"

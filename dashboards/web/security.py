@@ -30,6 +30,7 @@ from dashboards.web.heads import Heads
 from dashboards.web.identity import asked_by
 from dashboards.web.origins import forwarded, is_loopback, is_ours, same_origin
 from dashboards.web.sessions import Sessions
+from dashboards.web.suites import SUITES, Suites
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/healthz", "/readyz", "/login", "/logout", "/_favicon.ico", style.PATH})
@@ -37,7 +38,7 @@ OPEN = frozenset({"/healthz", "/readyz", "/login", "/logout", "/_favicon.ico", s
 OPEN_BELOW = ("/static/",)
 LOCAL = Identity(name="local", role=Role.OPERATE)
 """Whoever asks where no token is needed: someone on this machine."""
-_KEPT = ("/static/", "/_dash-component-suites/", "/_favicon.ico", style.PATH)
+_KEPT = ("/static/", SUITES, "/_favicon.ico", style.PATH)
 """What a browser may keep: it is the same for everyone."""
 
 Refused: TypeAlias = Response
@@ -77,6 +78,7 @@ def guarded(
             Middleware(Bounded),
             Middleware(Guard, gate=gate),
             Middleware(Heads),
+            Middleware(Suites),
         ]
 
     return layers
