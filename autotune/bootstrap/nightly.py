@@ -78,11 +78,18 @@ def run_night(  # noqa: PLR0913 - which run, where, for whom, and who listens
     with closing(ServiceStore(db, create=False)) as store:
         run = store.schedules.run(run_id)
         try:
-            return _carried_out(store, run, _At(db=db, out=out, by=by, listen=listen), started)
-        finally:
-            # Where no service runs that would; what does not arrive now waits in the outbox.
-            with suppress(AutotuneError, OSError):
-                deliver_waiting(store.notices)
+            ended = _carried_out(store, run, _At(db=db, out=out, by=by, listen=listen), started)
+        except Exception:
+            _deliver(store)
+            raise
+        _deliver(store)
+        return ended
+
+
+def _deliver(store: ServiceStore) -> None:
+    """Where no service runs that would; what does not arrive now waits in the outbox."""
+    with suppress(AutotuneError, OSError):
+        deliver_waiting(store.notices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
