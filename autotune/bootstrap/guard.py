@@ -8,6 +8,7 @@ folders whose names begin with a dot are not named: they hold keys and settings.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -33,7 +34,7 @@ FLAGS = frozenset({
 
 _ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]+\]:\d+|[A-Za-z0-9.-]+:\d+")
 _FILE = re.compile(r"(?P<path>.+)\.py:[A-Za-z_]\w*")
-_DEEPEST = 20
+_DEEPEST, _LONGEST_NAME = 20, 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,9 @@ def study_within(definition: Mapping[str, Any], limits: Limits) -> Study:
         _refuse_flags((*study.server.flags, *_swept_flags(study)))
         _refuse_path_values(study)
 
-    return study_from_request(definition, limits.root, check)
+    study = study_from_request(definition, limits.root, check)
+    _refuse_missing_model(study)
+    return study
 
 
 # ---------------------------------------------------------------------- before anything is read
@@ -153,7 +156,7 @@ def _refuse_outside(what: str, path: Path, root: Path) -> None:
         inside = path.resolve().relative_to(root.resolve()).parts
     except (ValueError, OSError, RuntimeError):  # too long a name, a link that leads to itself
         inside = ("..",)
-    if any(part.startswith(".") for part in inside):
+    if any(part.startswith(".") or len(os.fsencode(part)) > _LONGEST_NAME for part in inside):
         raise InputRefused(
             f"the API may name paths below the service's root only, and none with a dot first:"
             f" {what}",
@@ -205,6 +208,13 @@ def _refuse_names(study: Study) -> None:
     for name in (study.name, study.model.name):
         if name.strip(".") == "":
             raise InputRefused("a name has letters or digits", value=name)
+
+
+def _refuse_missing_model(study: Study) -> None:
+    """Now, not when its job is begun."""
+    for path in (study.model.onnx, study.model.repository):
+        if path is not None and not path.exists():
+            raise InputRefused("the model does not exist", value=str(path))
 
 
 def _swept_flags(study: Study) -> Iterator[str]:

@@ -190,3 +190,93 @@ def test_a_target_lies_below_the_root_and_its_server_is_one_that_may_be_named(ro
     ):
         with pytest.raises(InputRefused):
             guard.target(refused)
+
+
+@pytest.mark.parametrize("path", [".keys/model.onnx", "models/.env.onnx", "hidden/model.onnx"])
+def test_what_has_a_dot_first_holds_keys_and_settings_and_is_not_named(
+    root: Path, path: str
+) -> None:
+    (root / ".keys").mkdir()
+    (root / "hidden").symlink_to(root / ".keys")
+    with pytest.raises(InputRefused, match="dot first"):
+        study_within(request(model={"onnx": path}), Limits(root=root))
+
+
+@pytest.mark.parametrize("path", ["\0.onnx", "models/\0/x.onnx", "\ud800.onnx", "a" * 5000])
+@pytest.mark.parametrize("where", ["model", "space", "inputs"])
+def test_a_path_that_no_file_system_can_name_is_refused(root: Path, path: str, where: str) -> None:
+    sections: dict[str, Any] = {
+        "model": {"model": {"onnx": path}},
+        "space": {"space": f"{path}.yaml"},
+        "inputs": {"workload": {"target_qps": 5, "inputs": f"{path}/"}},
+    }[where]
+    with pytest.raises(InputRefused):
+        study_within(request(**sections), Limits(root=root))
+
+
+def test_a_link_that_leads_to_itself_is_outside(root: Path) -> None:
+    (root / "loop").symlink_to(root / "loop")
+    with pytest.raises(InputRefused):
+        study_within(request(model={"onnx": "loop/x.onnx"}), Limits(root=root))
+
+
+@pytest.mark.parametrize("name", [".", "..", "..."])
+def test_a_name_that_leads_to_another_folder_is_refused(root: Path, name: str) -> None:
+    with pytest.raises(InputRefused):
+        study_within(request(model={"onnx": "linear.onnx", "name": name}), Limits(root=root))
+    with pytest.raises(InputRefused):
+        study_within(request(study=name), Limits(root=root))
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "/etc", "a\nb", "é", "x" * 101, "", 5, None])
+def test_a_study_has_a_plain_name(root: Path, name: object) -> None:
+    with pytest.raises(InputRefused):
+        study_within(request(study=name), Limits(root=root))
+
+
+def test_where_the_root_lies_is_not_told(root: Path) -> None:
+    guard = Guard(Limits(root=root))
+    for asked in (
+        request(model={"onnx": "none.onnx"}),
+        request(space="none.yaml"),
+        request(workload={"target_qps": 5, "arrival": {"kind": "trace", "trace": "none.csv"}}),
+        request(workload={"target_qps": 5, "inputs": "none.json"}),
+        request(space="broken.yaml"),
+    ):
+        (root / "broken.yaml").write_text("max_batch_size: [1,\n")
+        with pytest.raises(InputRefused) as refused:
+            guard.study(asked)
+        told = f"{refused.value} {refused.value.value}"
+        assert str(root) not in told
+        assert str(root.resolve()) not in told
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {},
+        {"study": []},
+        {"server": []},
+        {"server": {"launch": []}},
+        {"server": {"launch": {"a": 1}}},
+        {"space": 5},
+        {"space": [[]]},
+        {"space": None},
+        {"model": None},
+        {"model": {"onnx": 5}},
+        {"model": {"onnx": []}},
+        {"workload": {"inputs": {"kind": "json", "path": {}}}},
+        {"space": {"max_batch_size": [float("nan"), float("inf")]}},
+        {"space": {"instances": {"low": 1, "high": 10**400}}},
+        {"space": {"parameters.x": {"low": 1, "high": 10**12}}},
+        {"sla": {"p95_ms": 10**400}},
+        {"sla": {"p95_ms": float("nan")}},
+        {1: 2},
+    ],
+    ids=str,
+)
+def test_whatever_is_asked_is_refused_and_nothing_else_raised(
+    root: Path, definition: dict[str, Any]
+) -> None:
+    with pytest.raises(InputRefused):
+        Guard(Limits(root=root)).study({**request(), **definition} if definition else definition)
