@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +12,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from storage.service import ServiceStore
-
-POSTGRESQL = "AUTOTUNE_TEST_POSTGRESQL"
-"""Names a database (its URL, driver and all) in which the tests may make schemas of their own; the
-suites run there too if it is set."""
+from tests.postgres import binaries, server
 
 
 @dataclass
@@ -27,36 +23,41 @@ class Clock:
         return self.at
 
 
-@contextmanager
-def _sqlite(folder: Path) -> Iterator[str]:
-    yield f"sqlite:///{folder}/service.db"
+DATABASES = ("sqlite", "postgresql")
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a database of a server of our own."""
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with server(tmp_path_factory.mktemp("postgresql")) as url:
+        yield url
 
 
 @contextmanager
-def _postgresql(_folder: Path) -> Iterator[str]:
-    where = os.environ[POSTGRESQL]
+def own_schema(url: str) -> Iterator[str]:
+    """An empty schema of a PostgreSQL database, as a URL."""
     schema = f"test_{uuid.uuid4().hex}"
-    engine = create_engine(where)
+    engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text(f"CREATE SCHEMA {schema}"))
-    url = make_url(where).update_query_dict({"options": f"-csearch_path={schema}"})
+    inside = make_url(url).update_query_dict({"options": f"-csearch_path={schema}"})
     try:
-        yield url.render_as_string(hide_password=False)
+        yield inside.render_as_string(hide_password=False)
     finally:
         with engine.begin() as connection:
             connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
         engine.dispose()
 
 
-DATABASES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {"sqlite": _sqlite}
-if POSTGRESQL in os.environ:
-    DATABASES["postgresql"] = _postgresql
-
-
 @pytest.fixture(params=DATABASES)
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database."""
-    with DATABASES[request.param](tmp_path) as url:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/service.db"
+        return
+    with own_schema(request.getfixturevalue("postgresql")) as url:
         yield url
 
 

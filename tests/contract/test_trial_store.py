@@ -1,5 +1,4 @@
-"""What every TrialStore does. A second implementation, or the URL of another database, is one
-more entry of `STORES`."""
+"""What every TrialStore does, on every database of `tests.contract.conftest`."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,18 +45,11 @@ from tests.sameness import comparable
 Open = Callable[[], TrialStore]
 
 
-def _sqlite(folder: Path) -> Open:
-    ticks = itertools.count(1000)
-    return lambda: SqlTrialStore(f"sqlite:///{folder}/store.db", now=lambda: float(next(ticks)))
-
-
-STORES: dict[str, Callable[[Path], Open]] = {"sqlite": _sqlite}
-
-
-@pytest.fixture(params=STORES)
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+@pytest.fixture
+def reopen(where: str) -> Open:
     """Opens the same store again, as another process would."""
-    return STORES[request.param](tmp_path)
+    ticks = itertools.count(1000)
+    return lambda: SqlTrialStore(where, now=lambda: float(next(ticks)))
 
 
 @pytest.fixture
