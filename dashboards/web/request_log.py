@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dashboards.api.router import PREFIX
+
 REQUEST_ID = "x-request-id"
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: told at level debug."""
@@ -79,5 +81,8 @@ def _request_id(given: str) -> str:
 
 
 def route_of(scope: Scope) -> str:
-    """The route's pattern, not the path: there are few of them, whatever is asked for."""
-    return str(getattr(scope.get("route"), "path_format", "other"))
+    """The route's pattern, not the path: there are few of them, whatever is asked for. A router's
+    own routes do not tell the prefix that it was included under. Pages have no route each."""
+    pattern = str(getattr(scope.get("route"), "path_format", "other"))
+    below_api = scope["path"].startswith(f"{PREFIX}/") and not pattern.startswith(PREFIX)
+    return PREFIX + pattern if below_api and pattern.startswith("/") else pattern
