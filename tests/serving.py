@@ -1,7 +1,12 @@
-"""The dashboard on a real database, served on loopback by uvicorn in a thread."""
+"""The dashboard on a real database, served on loopback by uvicorn: in a thread, or as a process.
+
+python -m tests.serving DATABASE FOLDER    says its address, and serves until it is ended
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +48,9 @@ class OpenDoor:
     def identify(self, secret: str) -> Identity | None:
         return Identity(name=secret, role=Role.VIEW)
 
+    def holder(self, token: int) -> Identity | None:
+        return None
+
 
 def refuse(_definition: Mapping[str, Any], _by: str) -> Job:
     raise InputRefused("nothing is run here")
@@ -63,13 +71,16 @@ def studies_desk(where: str, cache: Path, jobs: Sequence[Job] = ()) -> Studies:
 def desks_of(studies: Any, **others: Any) -> Desks:
     """Desks of which the studies' is real; the others are given, or not to be asked."""
     nobody: Any = object()
-    given = {"jobs": nobody, "schedules": nobody, "promotions": nobody, "access": OpenDoor()}
-    return Desks(
-        studies=studies,
-        **{**given, **others},
-        notices=lambda: (),
-        problems=lambda: (),
-    )
+    given = {
+        "jobs": nobody,
+        "schedules": nobody,
+        "promotions": nobody,
+        "access": OpenDoor(),
+        "checks": nobody,
+        "notices": lambda: (),
+        "problems": lambda: (),
+    }
+    return Desks(studies=studies, **{**given, **others})
 
 
 @contextmanager
@@ -89,3 +100,27 @@ def served(desks: Desks, **settings: Any) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(20)
+
+
+@contextmanager
+def served_apart(where: str, folder: Path) -> Iterator[str]:
+    """As `served`, in a process of its own."""
+    command = [sys.executable, "-m", "tests.serving", where, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def main() -> None:
+    where, folder = sys.argv[1:]
+    with served(desks_of(studies_desk(where, Path(folder)))) as address:
+        sys.stdout.write(address + "\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from autotune.core.records import StudyState
 from tests.many_trials import many_trials, store_study
-from tests.serving import desks_of, served, studies_desk
+from tests.serving import served_apart
 
 FLAGS = [
     "--no-sandbox",
@@ -40,7 +40,8 @@ STEPS = ("first paint", "plot", "table", "axis", "standing", "zoom", "filter")
 _UNTIL = """([act, wanted]) => new Promise((done) => {
   const check = new Function("return " + wanted);
   const began = performance.now();
-  const look = () => check() ? requestAnimationFrame(() => done(performance.now() - began)) : requestAnimationFrame(look);
+  const painted = () => requestAnimationFrame(() => done(performance.now() - began));
+  const look = () => check() ? painted() : requestAnimationFrame(look);
   if (act) document.querySelector(act).click();
   look();
 })"""
@@ -58,7 +59,7 @@ def main() -> None:
         studies = list(_stored(where, asked.trials))
         with browser() as chromium:
             for study_id, count, state in studies:
-                with served(desks_of(studies_desk(where, Path(folder)))) as address:
+                with served_apart(where, Path(folder)) as address:
                     _tell(chromium, f"{address}/study/{study_id}", count, state, asked.rounds)
 
 
@@ -100,7 +101,7 @@ def _visit(chromium: Browser, url: str) -> Mapping[str, float]:
     painted = page.evaluate(
         "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"
     )
-    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(1500)
     seconds = {"first paint": painted, "plot": plot, "table": table, **_acts(page)}
     context.close()
     return seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from autotune.core.records import StudyState
@@ -66,6 +66,9 @@ def layout(desks: Desks, asked: Asked) -> Component:
             trials.section(),
             dcc.Store(id="study-reference", data=str(study_id)),
             dcc.Store(id="study-version"),
+            dcc.Store(id="cloud-window"),
+            dcc.Store(id="cloud-drawn"),
+            dcc.Store(id="cloud-metric"),
             dcc.Interval(id="study-tick", interval=EVERY_MS),
         ],
         className="study",
@@ -117,7 +120,7 @@ def register(dash_app: Dash, desks: Desks) -> None:
 
 
 def _watch(dash_app: Dash, desks: Desks) -> None:
-    """Whether anything is new; everything else follows from the version."""
+    """Whether anything is new; everything else follows from what this says."""
 
     @answers(
         dash_app,
@@ -125,76 +128,93 @@ def _watch(dash_app: Dash, desks: Desks) -> None:
         Output("study-head", "children"),
         Output("study-progress", "children"),
         Output("study-tick", "interval"),
-        Input("study-reference", "data"),
-        Input("study-tick", "n_intervals"),
-        State("study-version", "data"),
-    )
-    def look(reference: str, _tick: int | None, before: str | None) -> tuple[Any, ...]:
-        version = desks.studies.version(int(reference))
-        if version == before and not version.endswith(StudyState.RUNNING):
-            return no_update, no_update, no_update, no_update
-        detail = desks.studies.study(reference)
-        planned = parts.planned(detail)
-        progress = None
-        if detail.record.state is StudyState.RUNNING:
-            progress = progress_of(detail.job, detail.record, planned)
-        every = EVERY_MS if running(detail.job) or progress is not None else SELDOM_MS
-        if version == before:
-            return no_update, no_update, progress, no_update
-        return detail.version, parts.head(detail), progress, every
-
-
-def _draw(dash_app: Dash, desks: Desks) -> None:
-    @answers(
-        dash_app,
         Output("axis-x", "options"),
         Output("axis-x", "value"),
         Output("axis-y", "options"),
         Output("axis-y", "value"),
         Output("standings", "options"),
-        Input("study-version", "data"),
-        State("study-reference", "data"),
+        Input("study-reference", "data"),
+        Input("study-tick", "n_intervals"),
+        State("study-version", "data"),
         State("axis-x", "value"),
         State("axis-y", "value"),
-        prevent_initial_call=True,
     )
-    def choices(_version: str, reference: str, x: str | None, y: str | None) -> tuple[Any, ...]:
+    def look(
+        reference: str, _tick: int | None, before: str | None, x: str | None, y: str | None
+    ) -> tuple[Any, ...]:
+        version = desks.studies.version(int(reference))
+        if version == before and not version.endswith(StudyState.RUNNING):
+            return (no_update,) * 9
         detail = desks.studies.study(reference)
-        metrics = known_metrics(detail.lines)
-        first = first_axes(metrics, detail.study.sla, detail.study.objectives)
-        options = [{"label": label(metric), "value": metric} for metric in metrics]
-        counts = {s: sum(line.standing is s for line in detail.lines) for s in Standing}
-        chosen = (x, y) if x in metrics and y in metrics else first
-        return options, chosen[0], options, chosen[1], parts.standing_options(counts)
+        progress = None
+        if detail.record.state is StudyState.RUNNING:
+            progress = progress_of(detail.job, detail.record, parts.planned(detail))
+        every = EVERY_MS if running(detail.job) or progress is not None else SELDOM_MS
+        if version == before:
+            return no_update, no_update, progress, every, *(no_update,) * 5
+        return detail.version, parts.head(detail), progress, every, *choices(detail, x, y)
 
+
+def choices(detail: StudyDetail, x: str | None, y: str | None) -> tuple[Any, ...]:
+    """Options and value of either axis, and the standings that there are; what was chosen stays."""
+    metrics = known_metrics(detail.lines)
+    options = [{"label": label(metric), "value": metric} for metric in metrics]
+    counts = {s: sum(line.standing is s for line in detail.lines) for s in Standing}
+    if x in metrics and y in metrics:
+        return options, no_update, options, no_update, parts.standing_options(counts)
+    x, y = first_axes(metrics, detail.study.sla, detail.study.objectives)
+    return options, x, options, y, parts.standing_options(counts)
+
+
+def _draw(dash_app: Dash, desks: Desks) -> None:
     @answers(
         dash_app,
         Output("cloud", "figure"),
         Output("cloud-note", "children"),
         Output("study-front", "children"),
+        Output("cloud-drawn", "data"),
+        Output("cloud-metric", "data"),
         Input("axis-x", "value"),
         Input("axis-y", "value"),
         Input("standings", "value"),
-        Input("cloud", "relayoutData"),
+        Input("cloud-window", "data"),
         Input("study-version", "data"),
         State("study-reference", "data"),
-        State("cloud", "figure"),
+        State("cloud-drawn", "data"),
+        State("cloud-metric", "data"),
         prevent_initial_call=True,
     )
     def draw(  # noqa: PLR0913, PLR0917 - Dash gives them by place
         x: str | None,
         y: str | None,
         standings: Sequence[str],
-        relayout: Mapping[str, Any] | None,
-        _version: str | None,
+        zoomed: Mapping[str, Any] | None,
+        version: str | None,
         reference: str,
-        drawn: Mapping[str, Any],
+        drawn: str | None,
+        metric: str | None,
     ) -> tuple[Any, ...]:
+        """What is below the plot is made when the plot stands: it is what people wait for."""
         if x is None or y is None:
-            return no_update, no_update, no_update
+            return (no_update,) * 5
         detail = desks.studies.study(reference)
-        found = the_cloud(detail, x, y, standings, window_of(drawn, relayout, (x, y)))
-        return draw_cloud(found), parts.cloud_words(detail, found), parts.front(detail, found)
+        found = the_cloud(detail, x, y, standings, window_of(zoomed, x, y))
+        return (
+            draw_cloud(found),
+            parts.cloud_words(detail, found),
+            parts.front(detail, found),
+            no_update if version == drawn else version,
+            no_update if y == metric else y,
+        )
+
+    dash_app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("autotune", "zoomed"),
+        Output("cloud-window", "data"),
+        Input("cloud", "relayoutData"),
+        State("cloud", "figure"),
+        State("cloud-window", "data"),
+        prevent_initial_call=True,
+    )
 
 
 def the_cloud(
@@ -212,27 +232,13 @@ def the_cloud(
     )
 
 
-def window_of(
-    drawn: Mapping[str, Any], relayout: Mapping[str, Any] | None, axes: tuple[str, str]
-) -> Window | None:
-    """What the reader has zoomed to, in the metrics' units; None where all of it is shown, or other
-    axes than those that were zoomed."""
-    placed = drawn.get("layout") or {}
-    ranges = []
-    for name, metric in zip(("xaxis", "yaxis"), axes, strict=True):
-        axis = placed.get(name) or {}
-        revision = str(axis.get("uirevision", "")).split("|")
-        ends = _ends(relayout or {}, name)
-        if ends is None or metric not in revision:
-            return None
-        ranges.append(tuple(10**end for end in ends) if axis.get("type") == "log" else ends)
-    (x0, x1), (y0, y1) = ranges
+def window_of(zoomed: Mapping[str, Any] | None, x: str, y: str) -> Window | None:
+    """What the reader has zoomed to, in the metrics' units (see ``static/dashboard.js``); None
+    where all is shown, or where it was other axes that were zoomed."""
+    if not zoomed or zoomed["axes"] != f"{x}|{y}":
+        return None
+    (x0, x1), (y0, y1) = zoomed["x"], zoomed["y"]
     return (min(x0, x1), max(x0, x1)), (min(y0, y1), max(y0, y1))
-
-
-def _ends(relayout: Mapping[str, Any], name: str) -> tuple[float, float] | None:
-    first, last = relayout.get(f"{name}.range[0]"), relayout.get(f"{name}.range[1]")
-    return None if first is None or last is None else (float(first), float(last))
 
 
 def _tell(dash_app: Dash, desks: Desks) -> None:
@@ -240,12 +246,14 @@ def _tell(dash_app: Dash, desks: Desks) -> None:
         dash_app,
         Output("parallel", "figure"),
         Output("parallel-note", "children"),
-        Input("study-version", "data"),
+        Input("cloud-drawn", "data"),
         Input("standings", "value"),
         State("study-reference", "data"),
         prevent_initial_call=True,
     )
-    def across(_version: str, standings: Sequence[str], reference: str) -> tuple[Any, Any]:
+    def across(version: str | None, standings: Sequence[str], reference: str) -> tuple[Any, Any]:
+        if version is None:
+            return no_update, no_update
         detail = desks.studies.study(reference)
         pick = parts.pick_of(detail)
         shown = [line for line in detail.lines if line.standing in standings]
@@ -260,12 +268,14 @@ def _tell(dash_app: Dash, desks: Desks) -> None:
     @answers(
         dash_app,
         Output("study-effects", "children"),
-        Input("study-version", "data"),
-        Input("axis-y", "value"),
+        Input("cloud-drawn", "data"),
+        Input("cloud-metric", "data"),
         State("study-reference", "data"),
         prevent_initial_call=True,
     )
-    def effect(_version: str, metric: str | None, reference: str) -> Any:
+    def effect(version: str | None, metric: str | None, reference: str) -> Any:
+        if version is None:
+            return no_update
         detail = desks.studies.study(reference)
         of = metric or detail.study.sla.tightest_metric
         found = effects(detail.lines, of)

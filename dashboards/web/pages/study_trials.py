@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dash import Dash, Input, Output, State
+from dash import Dash, Input, Output, State, no_update
 from dash.development.base_component import Component
 
 from autotune.core.standing import Standing
@@ -59,18 +59,20 @@ def register(dash_app: Dash, desks: Desks) -> None:
         dash_app,
         Output("trials", "columnDefs"),
         Output("trials", "rowData"),
-        Input("study-version", "data"),
+        Input("cloud-drawn", "data"),
         State("study-reference", "data"),
         prevent_initial_call=True,
     )
-    def fill(_version: str, reference: str) -> tuple[Any, Any]:
+    def fill(version: str | None, reference: str) -> tuple[Any, Any]:
+        if version is None:
+            return no_update, no_update
         detail = desks.studies.study(reference)
         return columns_of(detail), rows_of(detail)
 
 
 def columns_of(detail: StudyDetail) -> list[Any]:
-    parameters = varied(detail.lines)
-    metrics = [metric for metric in SHOWN if metric in known_metrics(detail.lines)]
+    parameters, known = varied(detail.lines), known_metrics(detail.lines)
+    metrics = [metric for metric in SHOWN if metric in known]
     return [
         number_column("n", "Trial", pinned="left", width=92, cellRenderer="AutotuneTrial"),
         text_column("standing", "Standing", width=118, cellRenderer="AutotuneStanding"),

@@ -12,7 +12,20 @@
     }
     return title;
   };
-  window.dash_clientside = Object.assign({}, window.dash_clientside, { autotune: { arrived } });
+  // What part of a plot is looked at, in the metrics' units; unchanged where it is still the same.
+  const zoomed = (told, figure, before) => {
+    const same = window.dash_clientside.no_update;
+    if (!told || !figure) return same;
+    if (told["xaxis.autorange"] || told["yaxis.autorange"]) return before ? null : same;
+    if (!Object.keys(told).some((key) => /^[xy]axis\.range/.test(key))) return same;
+    const ends = (name) => {
+      const axis = figure.layout[name];
+      const [first, last] = [told[`${name}.range[0]`] ?? axis.range[0], told[`${name}.range[1]`] ?? axis.range[1]];
+      return axis.type === "log" ? [10 ** first, 10 ** last] : [first, last];
+    };
+    return { axes: figure.layout.xaxis.uirevision, x: ends("xaxis"), y: ends("yaxis") };
+  };
+  window.dash_clientside = Object.assign({}, window.dash_clientside, { autotune: { arrived, zoomed } });
 
   const go = (href) => {
     history.pushState({}, "", href);
