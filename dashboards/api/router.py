@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Depends
+from fastapi.security import HTTPBearer
 
 from autotune.service_ports import Desks
 from dashboards.api.answers import FiniteJson, told
@@ -13,13 +14,20 @@ from dashboards.api.work import jobs_router, schedules_router
 
 PREFIX = "/api/v1"
 OPENAPI = f"{PREFIX}/openapi.json"
+_TOKEN = HTTPBearer(
+    auto_error=False,
+    scheme_name="token",
+    description="From `autotune token add`. Not needed on the service's machine while there is none"
+    " and it listens on loopback.",
+)
+"""For the description alone: `dashboards.web.security` has looked at it."""
 
 
 def api_router(desks: Desks) -> APIRouter:
     router = APIRouter(
         prefix=PREFIX,
         default_response_class=FiniteJson,
-        dependencies=[Depends(viewer)],
+        dependencies=[Depends(viewer), Depends(_TOKEN)],
         responses=told(401, 421, 422, 429, 503),
     )
     for make in (
