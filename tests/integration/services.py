@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.integration.studies import Running, Tool
 
-_URL = re.compile(r"event=serving url=http://(\S+?):(\d+)")
+_URL = re.compile(r"http://([0-9.]+):(\d+)")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Service:
     @classmethod
     def start(cls, tool: Tool, *options: object, **variables: str) -> Service:
         running = tool.start("serve", "--port", 0, *options, **variables)
-        running.wait_for("event=serving")
+        running.until(lambda: "serving" in running.stderr(), 60, "it does not serve")
         found = _URL.search(running.stderr())
         assert found is not None
         return cls(running, found[1], int(found[2]))
