@@ -82,11 +82,11 @@ class Files:
         if several:
             promoting.pipeline(self.repository)
             promoting.pipeline(folder / "release", batch=4)
-            names = ("first", "second", "whole")
+            names = ["first", "second", "whole"]
         else:
             put(self.repository, "ocr")
             put(folder / "release", "ocr", batch=4, weights="w2")
-            names = ("ocr",)
+            names = ["ocr"]
         put(self.repository, "bystander")
         self.release: Release = promoting.release(folder / "release", *names)
         self.old = tree(self.repository)
@@ -303,7 +303,7 @@ CASES: dict[str, Callable[[Path], int]] = {
 
 
 def main() -> None:
-    os.fsync = lambda _: None  # type: ignore[assignment] - SIGKILL loses nothing that was written
+    setattr(os, "fsync", lambda _: None)  # noqa: B010 - SIGKILL loses nothing that was written
     for case in sys.argv[2:]:
         sys.stdout.write(f"{case} {CASES[case](Path(sys.argv[1]) / case)}\n")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -35,6 +37,9 @@ from search_spaces.candidate import VARIANT, Candidate
 CONFIGS, FOUND, NATIVE, SENDS = "configs", "found", "native", "sends"
 """Keys of a promotion's detail: the configurations that it brings, and those that its study found,
 by model; whether a native form was exported; the models whose files are other than the study's."""
+
+LEFT_S = 86_400
+"""So old, what is there of a proposal that was never stored is nobody's any more."""
 
 Place: TypeAlias = DirectoryDeployment | LiveDeployment
 Texts: TypeAlias = Mapping[str, str]
@@ -133,12 +138,24 @@ def releases(settings: Settings) -> Path:
 
 
 def sweep(store: PromotionStore, settings: Settings) -> None:
-    """Remove the releases of promotions that have come to an end, this database's."""
-    if not releases(settings).is_dir():
-        return
-    over = [state for state in PromotionState if state not in WAITING]
-    for promotion in store.promotions(states=over, limit=1000):
-        shutil.rmtree(folder_of(settings, promotion), ignore_errors=True)
+    """Remove the releases of this database's promotions that have come to an end, and what killed
+    proposals left."""
+    for folder in releases(settings).glob("*"):
+        number = re.fullmatch(r"promotion-(\d+)-\d+", folder.name)
+        if number is None:
+            over = time.time() - folder.stat().st_mtime > LEFT_S
+        else:
+            over = _ended(store, int(number[1]), folder, settings)
+        if over:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ended(store: PromotionStore, promotion_id: int, folder: Path, settings: Settings) -> bool:
+    try:
+        promotion = store.promotion(promotion_id)
+    except InputRefused:
+        return False
+    return folder == folder_of(settings, promotion) and promotion.state not in WAITING
 
 
 WAITING = (PromotionState.PROPOSED, PromotionState.APPROVED, PromotionState.APPLYING)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from autotune.adapters import durable
@@ -51,7 +53,7 @@ def test_a_promotion_brings_the_release_and_leaves_other_models_alone(
     before = tree(repository)
     target(repository).apply(new, label="p1")
     after = tree(repository)
-    changed = {path for path in before | after if before.get(path) != after.get(path)}
+    changed = {path for path in {**before, **after} if before.get(path) != after.get(path)}
     assert changed == {f"{MODEL}/config.pbtxt"}
     assert after[f"{MODEL}/config.pbtxt"] == promoting.config(MODEL, 8)
     target(repository).verify(new)
@@ -243,7 +245,7 @@ def test_several_models_change_with_their_whole_repository(
     before, number = tree(repository), repository.stat().st_ino
     kept = target(repository).apply(new, label="p1")
     after = tree(repository)
-    changed = {path for path in before | after if before.get(path) != after.get(path)}
+    changed = {path for path in {**before, **after} if before.get(path) != after.get(path)}
     assert changed == {"first/config.pbtxt", "second/config.pbtxt"}
     assert repository.stat().st_ino != number
     target(repository).restore(kept)
@@ -306,11 +308,13 @@ def test_a_repository_behind_a_symbolic_link_is_changed_where_it_lies(
     target(repository).verify(new)
 
 
-def test_a_repository_that_is_a_mount_is_refused(
-    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["", "bystander"], ids=["itself", "a model"])
+def test_a_repository_that_is_a_mount_or_holds_one_is_refused(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setattr(Path, "is_mount", lambda self: self == repository)
-    with pytest.raises(InputRefused, match="a mount of its own"):
+    mount = type("Mount", (), {"mountpoint": str(repository / where)})()
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: [mount])  # noqa: A006
+    with pytest.raises(InputRefused, match="a mount of its own, or holds one"):
         target(repository).preflight(new)
     assert not repository.with_name("models.autotune").exists()
 
@@ -341,7 +345,7 @@ def test_a_full_disk_is_refused_beforehand(
     repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 10})()
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(InputRefused, match=r"takes about 1 MB.*0 MB free"):
         target(repository).preflight(new)
 

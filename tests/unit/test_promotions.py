@@ -19,6 +19,8 @@ from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.jobs import JobKind
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.core.schedules import Schedule
+from autotune.retune.promote import label_of
+from autotune.settings import Settings
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
 from tests import onnx_models, promoting
@@ -241,9 +243,9 @@ def test_in_the_repository_that_the_study_measured_a_killed_promotion_is_gone_on
     models = tmp_path / "models"
     target = Target(repository=models, shadow_s=0.0)
     proposal = propose_now(store, study, trial=1, target=target, why="", by="ann")
-    folder = releases.folder_of(releases.Settings.from_environment(), proposal)
+    folder = releases.folder_of(Settings.from_environment(), proposal)
     DirectoryDeployment(models, known=None).apply(
-        releases.release_at(folder), label=releases.label_of(proposal)
+        releases.release_at(folder), label=label_of(proposal)
     )
     store.promotions.advance(
         proposal.id,

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import psutil
+
 from autotune.adapters.deploy.merging import (
     Change,
     build,
@@ -20,7 +22,7 @@ from autotune.adapters.deploy.merging import (
     text_diff,
     versions,
 )
-from autotune.adapters.deploy.sidecar import MANIFEST, STAGED, Sidecar, inode, resemble
+from autotune.adapters.deploy.sidecar import MANIFEST, STAGED, Sidecar, resemble
 from autotune.adapters.durable import sync_tree, write_synced
 from autotune.adapters.triton.config import ModelConfig, read, render
 from autotune.adapters.triton.repository import CONFIG_FILE
@@ -246,12 +248,11 @@ class DirectoryDeployment:
                 value=str(repository),
                 next_step="Give this user the right to, or promote as one who has it.",
             )
-        beside = inode(repository.parent)
-        if repository.is_mount() or (inode(repository) or (0,))[0] != (beside or (1,))[0]:
+        if (mount := _mount_in(repository)) is not None:
             raise InputRefused(
-                "the repository is a mount of its own, and new files cannot be prepared beside it"
-                " on the same file system",
-                value=str(repository),
+                "the repository is a mount of its own, or holds one, and new files cannot be"
+                " prepared beside it on the same file system",
+                value=str(mount),
                 next_step="Use a directory within the mount as the repository"
                 f" ({repository.name}/models, say), or promote where what is mounted there lies.",
             )
@@ -305,6 +306,13 @@ def _real(repository: Path) -> Path:
         rule = "is a file, not a directory" if repository.exists() else "does not exist"
         raise InputRefused(f"the target repository {rule}", value=str(repository))
     return repository.resolve()
+
+
+def _mount_in(folder: Path) -> Path | None:
+    """The mount point that a directory is, or holds; bind mounts as well, which its device number
+    does not tell."""
+    mounts = (Path(each.mountpoint) for each in psutil.disk_partitions(all=True))
+    return next((each for each in mounts if each.is_relative_to(folder)), None)
 
 
 def _stamps(root: Path) -> Iterator[tuple[str, int, int, int]]:

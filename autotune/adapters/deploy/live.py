@@ -181,11 +181,18 @@ class LiveDeployment:
         )
 
     def _load_as_before(self, name: str, config: ModelConfig) -> None:
-        """From the server's own files, and where these say something else, under the configuration
-        that it had."""
+        """As the files say that were put back; without them, from the server's own, and where these
+        say something else, under the configuration that it had."""
+        own = None if self._directory is None else self._directory.present(name)
         self._control.load(None, self._timeout_s, name)
-        if self._control.config(name) != config and self._directory is None:
+        if own is None and self._control.config(name) != config:
             self._control.load(override_json(config), self._timeout_s, name)
+        if wrong := differences(own or config, self._control.config(name)):
+            raise ServerFailed(
+                f"the server does not serve {name} as it did before",
+                value="; ".join(wrong),
+                next_step="Does something else load its models?",
+            )
 
     def _served_diff(
         self, name: str, here: ModelConfig | None, wanted: ModelConfig
