@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from autotune.service_ports import JobStore, NoticeStore, PromotionStore, Schedu
 from autotune.settings import Settings
 
 EVERY_S = 10.0
+KEPT_DAYS = 30
 _LATELY_S = 3600.0
 _LOOKED_AT = 200
 
@@ -110,6 +112,18 @@ def _is_about(notice: Notice, job: Job) -> bool:
     return told and key is not None and notice.payload.get(key) == job.payload.get(key)
 
 
+def remove_old(settings: Settings, now: float) -> None:
+    """What jobs left below the service's folder `KEPT_DAYS` ago."""
+    for kind in ("exports", "logs"):
+        for left in (settings.service_dir / kind).glob("job-*"):
+            if now - left.stat().st_mtime < KEPT_DAYS * 86_400:
+                continue
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
 class Upkeep:
     """A thread that sees to it every few seconds, and at once when `hurry` is called."""
 
@@ -141,6 +155,7 @@ class Upkeep:
             try:
                 self._aftermath.see_to()
                 self._send()
+                remove_old(self._settings, time.time())
             except (AutotuneError, OSError) as exc:
                 log.warning("upkeep failed", why=str(exc))
             self._wake.wait(EVERY_S)

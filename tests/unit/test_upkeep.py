@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.bootstrap.upkeep import Aftermath
+from autotune.bootstrap.upkeep import Aftermath, remove_old
 from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.notices import Event
 from autotune.core.promotions import Promotion, PromotionState, Target
@@ -81,6 +82,29 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     with closing(made.store):
         yield made
+
+
+# --------------------------------------------------------------------------------------- files
+def test_what_jobs_left_a_month_ago_is_removed_and_nothing_else(bench: Bench) -> None:
+    folder = bench.settings.service_dir
+    kept, old = "kept", "old"
+    for age, at in ((kept, NOW), (old, NOW - 31 * 86_400)):
+        for path in (f"exports/job-{age}", f"exports/other-{age}", "releases/job-1"):
+            (folder / path).mkdir(parents=True, exist_ok=True)
+            os.utime(folder / path, (at, at))
+        log = folder / "logs" / f"job-{age}.log"
+        log.parent.mkdir(exist_ok=True)
+        log.touch()
+        os.utime(log, (at, at))
+    remove_old(bench.settings, NOW + 1)
+    left = {str(path.relative_to(folder)) for path in folder.glob("*/*")}
+    assert left == {
+        "exports/job-kept",
+        "exports/other-kept",
+        "exports/other-old",
+        "logs/job-kept.log",
+        "releases/job-1",
+    }
 
 
 # ------------------------------------------------------------------------------------- notices
