@@ -214,7 +214,8 @@ class Scheduler:
             raise _unusable(exc) from exc
 
     def stop(self) -> None:
-        self._scheduler.shutdown()
+        if self._scheduler.running:
+            self._scheduler.shutdown()
 
     def alive(self) -> bool:
         """Whether it has looked for schedules lately."""
@@ -304,6 +305,12 @@ class _Firing(BaseExecutor):  # type: ignore[misc]
 class _SharedTable(SQLAlchemyJobStore):  # type: ignore[misc]
     """A job may be gone, since another scheduler has removed it; the database may be away for a
     while. Neither ends the scheduler. What cannot be kept now is found due again."""
+
+    def start(self, scheduler: Any, alias: str) -> None:
+        try:
+            super().start(scheduler, alias)
+        except SQLAlchemyError:  # another scheduler was making the table at the same moment
+            super().start(scheduler, alias)
 
     def get_next_run_time(self) -> datetime | None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -258,34 +257,6 @@ def test_a_scheduler_that_was_stopped_is_not_alive_and_leaves_the_database_usabl
         assert scheduler.alive()
     assert not scheduler.alive()
     assert list(store.schedules.schedules()) == []
-
-
-# ----------------------------------------------------------------------------------- many of them
-def test_of_several_schedulers_each_run_is_recorded_once(
-    path: Path, old: ServiceStore, store: ServiceStore
-) -> None:
-    ids = [old.schedules.add(_schedule(name)) for name in ("a", "b", "c")]
-    called = threading.Semaphore(0)
-
-    def recording(into: ServiceStore) -> Callable[[str, float], None]:
-        def fire(name: str, at: float) -> None:
-            into.schedules.due(into.schedules.schedule(name).id, at)
-            called.release()
-
-        return fire
-
-    with (
-        closing(ServiceStore(str(path))) as other,
-        _at_work(store, recording(store)),
-        _at_work(other, recording(other)),
-    ):
-        for _ in ids:
-            assert called.acquire(timeout=10)
-        _some_looks()
-    runs = store.schedules.runs()
-    assert sorted((run.schedule, run.scheduled_for) for run in runs) == [
-        (name, NEW_YEAR) for name in ("a", "b", "c")
-    ]
 
 
 def test_the_table_holds_neither_the_study_nor_where_the_database_is(
