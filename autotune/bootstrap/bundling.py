@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,26 +23,44 @@ from autotune.core.errors import AutotuneError, InputRefused
 from autotune.settings import Settings
 from autotune.studyfile import read_study_file
 
-__all__ = ["SUFFIX", "Packed", "Part", "default_out", "make_bundle", "read_python"]
+__all__ = ["SUFFIX", "Packed", "Part", "default_out", "host_needs", "make_bundle", "read_python"]
 
 SUFFIX = ".tar.xz"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def read_python(text: str) -> tuple[int, int]:
-    """A Python that a bundle can be made for, as ``3.12``; InputRefused names them."""
+    """A Python that a bundle can be made for, as ``3.12`` or the whole version, of which the first
+    two numbers count; InputRefused names them."""
     known = {f"{major}.{minor}": (major, minor) for major, minor in POSSIBLE}
-    if text not in known:
+    version = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", text.strip())
+    if version is None or version[1] not in known:
         raise InputRefused(
             f"a bundle is made for Python {', '.join(known)}: the server has wheels for no other",
             value=text,
             next_step="ask the host: python3 --version",
         )
-    return known[text]
+    return known[version[1]]
 
 
 def default_out(python: tuple[int, int]) -> Path:
     return Path(f"autotune-{own.version()}-py{python[0]}.{python[1]}{SUFFIX}")
+
+
+def host_needs(packed: Packed, python: tuple[int, int]) -> str:
+    """What has to be there where the bundle is unpacked, in words."""
+    version = f"{python[0]}.{python[1]}"
+    if packed.libpython is not None:
+        return (
+            f"Python {version} (a libpython of {packed.libpython} goes along; Debian's and Ubuntu's"
+            f" own Python wants their package libpython{version} instead, libpython{version}t64"
+            " from Ubuntu 24.04)"
+        )
+    return (
+        f"Python {version} and, since this machine has none to send along, its shared library"
+        f" libpython{version}.so.1.0: package {libpython.packages(python)}; a Python of pyenv, uv or"
+        " conda brings it"
+    )
 
 
 def make_bundle(
@@ -70,16 +90,24 @@ def make_bundle(
         spare=_spare(python),
     )
     try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:  # also where no byte can be written to it
+        raise _no_room(error, out) from error
+    try:
         return pack(order, settings.cache_dir, say)
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        raise AutotuneError(
-            "there is no room for the bundle",
-            value=error.strerror,
-            next_step=f"it takes 500 MB of the directory for temporary files (TMPDIR) while it is"
-            f" made, and 150 MB beside {out}",
-        ) from error
+        raise _no_room(error, out) from error
+
+
+def _no_room(error: OSError, out: Path) -> AutotuneError:
+    return AutotuneError(
+        "there is no room for the bundle",
+        value=error.strerror,
+        next_step="it takes 500 MB of the directory for temporary files (TMPDIR) while it is"
+        f" made, and 150 MB beside {out}",
+    )
 
 
 def refuse_out(out: Path) -> None:

@@ -7,8 +7,16 @@ from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
-from autotune.bootstrap.bundling import Packed, Part, default_out, make_bundle, read_python
+from autotune.bootstrap.bundling import (
+    Packed,
+    Part,
+    default_out,
+    host_needs,
+    make_bundle,
+    read_python,
+)
 from autotune.cli.console import Console
 from autotune.cli.options import json_option
 
@@ -45,18 +53,18 @@ def command(python: str, out: Path | None, with_demo: bool, level: int, as_json:
     """Pack autotune, the wheels it needs and the embedded server into one archive, for a host
     without a network.
 
-    The host needs Linux on x86-64, glibc 2.35 and that Python, nothing else. What is installed here
-    is taken where it suits that Python; other wheels are fetched by pip, once. See
-    docs/air-gapped.md.
+    The host needs Linux on x86-64, glibc 2.35 and that Python; its shared libpython too, where none
+    goes along, as is said at the end. What is installed here is taken where it suits that Python;
+    other wheels are fetched by pip, once. See docs/air-gapped.md.
     """
     minor = read_python(python)
     packed = make_bundle(
         minor, out or default_out(minor), with_demo=with_demo, level=level, say=_say(as_json)
     )
     if as_json:
-        Console.document(_as_json(packed))
+        Console.document(_as_json(packed, minor))
     else:
-        _print(packed, python)
+        _print(packed, minor)
     if packed.untouched:
         Console.note(
             "note: there is no `strip` here (package binutils): it is larger than it need be"
@@ -69,7 +77,7 @@ def _say(quiet: bool) -> Any:
     return (lambda _: None) if quiet else (lambda text: Console.note(f"bundle   {text}"))
 
 
-def _print(packed: Packed, python: str) -> None:
+def _print(packed: Packed, python: tuple[int, int]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, how in (("part", "left"), ("for", "left"), ("MB", "right"), ("MiB packed", "right")):
         table.add_column(name, justify=how)  # type: ignore[arg-type]
@@ -92,10 +100,9 @@ def _print(packed: Packed, python: str) -> None:
         Console.plain(f"  {left['of']}: {left['what']}")
     Console.plain(f"\n{packed.path}: {packed.bytes / MIB:.1f} MiB")
     Console.plain(f"sha256 {packed.sha256}")
-    Console.plain(
-        f"\nOn the host, which needs Python {python}:\n"
-        f"  tar xf {packed.path.name} && cd {packed.top} && ./autotune doctor"
-    )
+    Console.plain("")
+    Console.hanging(Text(f"On the host, which needs {host_needs(packed, python)}:"), "")
+    Console.plain(f"  tar xf {packed.path.name} && cd {packed.top} && ./autotune doctor")
 
 
 def _words(part: Part) -> str:
@@ -110,7 +117,7 @@ def _mib(part: Part) -> str:
     return f"{part.packed_bytes / MIB:.1f}"
 
 
-def _as_json(packed: Packed) -> dict[str, Any]:
+def _as_json(packed: Packed, python: tuple[int, int]) -> dict[str, Any]:
     return {
         "path": str(packed.path),
         "bytes": packed.bytes,
@@ -121,5 +128,7 @@ def _as_json(packed: Packed) -> dict[str, Any]:
             for part in packed.parts
         ],
         "left_out": list(packed.left_out),
+        "libpython": packed.libpython,
+        "host_needs": host_needs(packed, python),
         "stripped": not packed.untouched,
     }

@@ -303,11 +303,14 @@ def test_a_process_that_has_ended_is_told_in_vain() -> None:
 def bundle(tmp_path: Path) -> Path:
     """An unpacked bundle, as far as run.sh looks at it: its Python writes down what it is asked."""
     folder = tmp_path / "autotune-bundle"
-    folder.mkdir()
-    (folder / "bundle.json").write_text("{}")
+    for name in ("site", "server", "tests/gpu"):
+        (folder / name).mkdir(parents=True)
+    for name in ("bundle.json", "start.py"):
+        (folder / name).write_text("{}")
     python = folder / "python"
     python.write_text(
         "#!/bin/sh\n"
+        '[ "$1" != -c ] || { echo "host: $HOST_LACKS"; exit "${HOST_LACKS:-0}"; } >&2\n'
         'while [ "$1" != --out ]; do shift; done\n'
         'echo "$PWD $AUTOTUNE_CACHE $*" > "$2/asked"\n'
         'case "$*" in *--wait*) trap "exit 130" TERM; while :; do sleep 0.05; done;; esac\n'
@@ -364,21 +367,77 @@ def test_an_archive_is_unpacked_with_what_the_host_has(
 def host_tools(folder: Path, without: str) -> Path:
     """A bare host's commands: what `run.sh` may count on, and a Python."""
     folder.mkdir()
-    for name in ("bash", "sh", "tar", "xz", "mktemp", "mkdir", "rm", "dirname", "sed", "sleep"):
+    for name in ("bash", "sh", "tar", "xz", "mktemp", "mkdir", "rm", "dirname", "df", "sleep"):
         if name != without:
             (folder / name).symlink_to(shutil.which(name) or "/nowhere")
     (folder / "python3").symlink_to(sys.executable)
     return folder
 
 
-def test_an_archive_that_cannot_be_unpacked_is_refused_with_what_it_takes(tmp_path: Path) -> None:
-    (tmp_path / "a.tar.xz").write_text("no archive")
-    with run_sh(
-        tmp_path / "a.tar.xz", tmp_path / "out", folder=tmp_path, err=subprocess.PIPE
-    ) as process:
+def refused_by_run_sh(*arguments: object, folder: Path, **variables: str) -> str:
+    """What it says, having made no OUT."""
+    with run_sh(*arguments, folder=folder, err=subprocess.PIPE, **variables) as process:
         _, said = process.communicate(timeout=30)
-    assert process.returncode == 2
+    assert process.returncode == 2, said
+    assert not (folder / "out").is_dir()
+    return str(said)
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_an_archive_that_is_garbage_or_cut_short_is_refused_with_what_to_look_at(
+    bundle: Path, tmp_path: Path, share: float
+) -> None:
+    archive = tmp_path / "a.tar.xz"
+    (bundle / "site" / "large").write_bytes(np.random.default_rng(0).bytes(100_000))
+    subprocess.run(["tar", "-cJf", archive, "-C", tmp_path, bundle.name], check=True)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: int(len(whole) * share)] or b"no archive")
+    said = refused_by_run_sh(archive, tmp_path / "out", folder=tmp_path)
     assert "cannot be unpacked" in said
+    assert "it takes 400 MB" in said
+    assert "compare its sha256" in said
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday").mkdir()
+    archive = tmp_path / "a.tar.xz"
+    subprocess.run(["tar", "-cJf", archive, "-C", tmp_path, "holiday"], check=True)
+    said = refused_by_run_sh(archive, tmp_path / "out", folder=tmp_path)
+    assert "is no bundle of autotune" in said
+
+
+@pytest.mark.parametrize("gone", ["bundle.json", "python", "start.py", "site", "server"])
+def test_a_damaged_bundle_is_refused_with_what_is_gone(
+    bundle: Path, tmp_path: Path, gone: str
+) -> None:
+    (bundle / gone).rename(tmp_path / "taken")
+    said = refused_by_run_sh(bundle, tmp_path / "out", folder=tmp_path)
+    assert "is damaged: unpack it again" in said
+    assert f"(gone: {gone})" in said
+
+
+def test_a_bundle_that_was_packed_without_the_check_is_not_called_damaged(
+    bundle: Path, tmp_path: Path
+) -> None:
+    (bundle / "tests" / "gpu").rmdir()
+    assert "has no GPU check" in refused_by_run_sh(bundle, tmp_path / "out", folder=tmp_path)
+
+
+def test_what_a_bundles_start_finds_lacking_is_a_refusal_before_out_is_made(
+    bundle: Path, tmp_path: Path
+) -> None:
+    said = refused_by_run_sh(bundle, tmp_path / "out", folder=tmp_path, HOST_LACKS="1")
+    assert "host: 1" in said
+
+
+def test_out_that_is_a_file_is_refused_before_anything_is_unpacked(
+    bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("mine")
+    said = refused_by_run_sh(bundle, tmp_path / "out", folder=tmp_path)
+    assert "is a file" in said
+    assert "is a file" not in refused_by_run_sh(bundle, tmp_path / "out/sub", folder=tmp_path)
+    assert (tmp_path / "out").read_text() == "mine"
 
 
 def test_a_signal_is_passed_on_and_the_checks_own_status_told(bundle: Path, tmp_path: Path) -> None:

@@ -328,6 +328,12 @@ def test_a_component_is_described_by_its_files_and_a_hash_that_any_change_change
     assert before["sha256"] != after["sha256"]
 
 
+def test_a_folders_entries_are_what_stands_right_in_it(tmp_path: Path) -> None:
+    staged = staged_at(tmp_path / "staged")
+    assert staged.entries("site") == ["run", "tiny"]
+    assert staged.entries(".") == ["site"]
+
+
 def test_a_link_is_no_program(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF")
@@ -337,10 +343,40 @@ def test_a_link_is_no_program(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------- refusals
-@pytest.mark.parametrize("text", ["3.10", "3.14", "3", "3.12.1", "twelve", ""])
+@pytest.mark.parametrize("text", ["3.10", "3.14", "3.14.1", "3", "3.12.x", "twelve", ""])
 def test_a_python_that_the_server_has_no_wheels_for_is_refused_with_those_it_has(text: str) -> None:
     with pytest.raises(InputRefused, match=r"3\.11, 3\.12, 3\.13"):
         bundling.read_python(text)
+
+
+@pytest.mark.parametrize("text", ["3.12", "3.12.1", "3.12.11"])
+def test_of_a_whole_version_the_first_two_numbers_count(text: str) -> None:
+    assert bundling.read_python(text) == (3, 12)
+
+
+def packed(libpython: str | None) -> bundling.Packed:
+    return bundling.Packed(
+        path=Path("a.tar.xz"),
+        bytes=1,
+        sha256="",
+        top="a",
+        parts=(),
+        left_out=(),
+        untouched=False,
+        libpython=libpython,
+    )
+
+
+def test_a_bundle_without_a_libpython_names_the_packages_that_the_host_needs() -> None:
+    needs = bundling.host_needs(packed(None), (3, 12))
+    assert "libpython3.12.so.1.0: package libpython3.12 (Debian, Ubuntu" in needs
+    assert "python3.12-libs (Fedora, RHEL)" in needs
+
+
+def test_a_bundle_with_a_libpython_names_its_version_and_whom_it_does_not_suit() -> None:
+    needs = bundling.host_needs(packed("3.12.1"), (3, 12))
+    assert "a libpython of 3.12.1 goes along" in needs
+    assert "Debian's and Ubuntu's" in needs
 
 
 def test_an_archive_that_cannot_be_written_is_refused_before_anything_is_made(
@@ -376,6 +412,20 @@ def test_a_full_disk_leaves_the_archive_that_was_there_and_nothing_beside_it(
         bundling.make_bundle(HERE.minor, out, with_demo=False, level=0, say=lambda _: None)
     assert out.read_text() == "the one before"
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_directory_for_temporary_files_without_room_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    with pytest.raises(AutotuneError, match="no room for the bundle") as failure:
+        bundling.make_bundle(
+            HERE.minor, tmp_path / "a.tar.xz", with_demo=False, level=0, say=lambda _: None
+        )
+    assert "TMPDIR" in failure.value.next_step
 
 
 # --------------------------------------------------------------------------------------- own files

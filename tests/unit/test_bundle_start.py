@@ -170,7 +170,42 @@ def test_a_host_without_that_python_is_told_so_and_what_to_install(
     done = ran(bundle, "-c", "", HOME=str(home))
     assert done.returncode == 1
     assert "this host lacks Python 3.77" in done.stderr
+    assert "libpython3.77" in done.stderr
     assert "AUTOTUNE_PYTHON" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "gone"),
+    [
+        ("python", "bundle.json"),
+        ("python", "start.py"),
+        ("python", "site"),
+        ("python", "site/brought.py"),
+        ("autotune", "python"),
+    ],
+)
+def test_a_damaged_bundle_says_what_is_gone_and_to_unpack_it_again(
+    bundle: Path, home: Path, script: str, gone: str
+) -> None:
+    entries = {".": ["python", "site", "start.py"], "site": ["autotune", "brought.py"]}
+    (bundle / "bundle.json").write_text(json.dumps({**ABOUT, "entries": entries}))
+    assert ran(bundle, "-c", "", script="python", HOME=str(home), **HOST).returncode == 0
+    (bundle / gone).rename(home / "taken")
+    done = ran(bundle, "-c", "", script=script, HOME=str(home), **HOST)
+    assert done.returncode == 1
+    assert "the bundle is damaged: unpack it again" in done.stderr
+    assert gone in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_description_that_was_cut_short_is_a_damaged_bundle(
+    bundle: Path, home: Path, text: str
+) -> None:
+    (bundle / "bundle.json").write_text(text)
+    done = ran(bundle, "-c", "", HOME=str(home), **HOST)
+    assert "the bundle is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_python_that_was_named_but_is_another_is_refused(

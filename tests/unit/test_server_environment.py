@@ -10,7 +10,7 @@ import pytest
 
 from autotune.adapters.triton import libpython
 from autotune.adapters.triton.environment import refuse_platform
-from autotune.adapters.triton.interpreter import Interpreter, probe, ranked
+from autotune.adapters.triton.interpreter import Interpreter, installed_paths, probe, ranked
 from autotune.core.errors import ServerFailed
 
 
@@ -54,6 +54,19 @@ def test_no_other_python_is_looked_for_while_the_first_will_do() -> None:
         raise AssertionError("searched")
 
     assert next(ranked(python(12), find)).path.parent.name == "own"
+
+
+def test_interpreters_beside_the_one_that_runs_are_found_whatever_home_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr("sys.base_prefix", str(tmp_path / "versions" / "3.11.7"))
+    for version in ("3.77.1", "cpython-3.77.2-linux", "3.7.7"):
+        folder = tmp_path / "versions" / version / "bin"
+        folder.mkdir(parents=True)
+        (folder / "python3.77").touch()
+    found = {path.parents[1].name for path in installed_paths((3, 77))}
+    assert found == {"3.77.1", "cpython-3.77.2-linux"}
 
 
 def test_what_does_not_run_is_no_interpreter(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sysconfig
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,6 +18,7 @@ from autotune.adapters.bundle.staged import Component, Staged, is_elf
 from autotune.adapters.bundle.target import Target
 from autotune.adapters.bundle.wanted import closure
 from autotune.adapters.hashes import sha256_of
+from autotune.adapters.scratch import scratch
 from autotune.adapters.triton.environment import (
     GLIBC,
     ServerEnvironment,
@@ -29,9 +29,14 @@ from autotune.adapters.triton.environment import (
 from autotune.core.errors import AutotuneError
 
 DESCRIPTION = "bundle.json"
+_SCRATCH = "autotune-bundle-"
+_MINUTES_FROM = 4
+"""The level of xz from which packing takes minutes."""
 _SCIPY_OF = Target(minor=(3, 11))
 """SciPy is packed as the lock has it for this Python: later versions, which it has for later ones,
 import scipy.linalg for scipy.special, and with it six MiB of a bundle."""
+_FOLDERS = (".", own.SITE, server.FOLDER, server.PACKAGES)
+"""Of what stands in them right away a bundle's start looks whether all is there."""
 _ABOUT = Component(name=own.DISTRIBUTION, version=own.version(), folder=".")
 
 
@@ -71,7 +76,8 @@ class Part:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """``left_out``: of which part, and what that costs; ``untouched``: whether programs are packed
-    as they came, for want of a tool to strip them."""
+    as they came, for want of a tool to strip them; ``libpython``: the version of the shared one that
+    goes along, None where the host has to have its own."""
 
     path: Path
     bytes: int
@@ -80,6 +86,7 @@ class Packed:
     parts: Sequence[Part]
     left_out: Sequence[Mapping[str, str]]
     untouched: bool
+    libpython: str | None
 
 
 def pack(order: Order, cache_dir: Path, say: Callable[[str], None]) -> Packed:
@@ -88,10 +95,10 @@ def pack(order: Order, cache_dir: Path, say: Callable[[str], None]) -> Packed:
     AutotuneError where wheels cannot be fetched; OSError where there is no room.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="autotune-bundle-") as folder,
-        tempfile.TemporaryDirectory(dir=order.out.parent, prefix=f".{order.out.name}-") as beside,
+        scratch(_SCRATCH) as folder,
+        scratch(f".{_SCRATCH}", order.out.parent) as beside,
     ):
-        staged = Staged(root=Path(folder))
+        staged = Staged(root=folder)
         _stage(staged, order, cache_dir, say)
         say("taking off what no loader reads")
         stripped = binaries.strip(
@@ -100,9 +107,10 @@ def pack(order: Order, cache_dir: Path, say: Callable[[str], None]) -> Packed:
         staged.share(server.PACKAGES, own.SITE)
         about = _describe(staged, order)
         staged.add_text(_ABOUT, DESCRIPTION, json.dumps(about, indent=1) + "\n")
-        say(f"packing {_megabytes(about['components']):.0f} MB: this takes minutes")
+        patience = ": this takes minutes" if order.level >= _MINUTES_FROM else ""
+        say(f"packing {_megabytes(about['components']):.0f} MB{patience}")
         top = f"autotune-{own.version()}-py{order.target.version}"
-        made = Path(beside) / order.out.name
+        made = beside / order.out.name
         spent = archive.write(staged, top, made, level=order.level)
         packed = Packed(
             path=order.out,
@@ -112,6 +120,7 @@ def pack(order: Order, cache_dir: Path, say: Callable[[str], None]) -> Packed:
             parts=_parts(about["components"], spent),
             left_out=about["left_out"],
             untouched=not stripped,
+            libpython=about["libpython"],
         )
         made.replace(order.out)
     return packed
@@ -192,6 +201,7 @@ def _describe(staged: Staged, order: Order) -> dict[str, Any]:
         "glibc": list(GLIBC),
         "libpython": next((each.version for each in owners if each.name == "libpython"), None),
         "left_out": trimming.costs({each.name for each in owners}),
+        "entries": {folder: staged.entries(folder) for folder in _FOLDERS},
         "components": components,
     }
 

@@ -4,6 +4,12 @@
 set -u
 here=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd -P) || exit 1
 
+if [ ! -f "$here/start.py" ]; then
+  echo "autotune: the bundle is damaged: unpack it again (gone: start.py)" >&2
+  echo "  its folder: $here" >&2
+  exit 1
+fi
+
 suits() {
   "$1" -I -c 'import sys; sys.exit(sys.version_info[:2] != @MINOR@)' >/dev/null 2>&1
 }
@@ -28,8 +34,9 @@ else
 fi
 if [ -z "$found" ]; then
   echo "autotune: this host lacks Python @VERSION@, for which this bundle was made" >&2
-  echo "  install it (Debian, Ubuntu: python@VERSION@; Fedora, RHEL: python@VERSION@), or say where" >&2
-  echo "  it is: AUTOTUNE_PYTHON=/path/to/python@VERSION@; or make a bundle for the Python that is here" >&2
+  echo "  install it and its shared library (Debian, Ubuntu: python@VERSION@ and libpython@VERSION@;" >&2
+  echo "  Fedora, RHEL: python@VERSION@ and python@VERSION@-libs), or say where it is:" >&2
+  echo "  AUTOTUNE_PYTHON=/path/to/python@VERSION@; or make a bundle for the Python that is here" >&2
   exit 1
 fi
 exec "$found" -I "$here/start.py" "$@"

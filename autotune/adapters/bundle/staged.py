@@ -61,6 +61,12 @@ class Staged:
         """Paths of the files below a folder, sorted."""
         return sorted(path for path in self.owners if path.startswith(f"{folder}/"))
 
+    def entries(self, folder: str) -> list[str]:
+        """What stands right in a folder, sorted."""
+        beginning = "" if folder == "." else f"{folder}/"
+        own = (path.removeprefix(beginning) for path in self.owners if path.startswith(beginning))
+        return sorted({path.partition("/")[0] for path in own})
+
     def share(self, folder: str, other: str) -> None:
         """What stands in both folders with the same content becomes, in the first, a link to the
         second: a package that two of them need is packed once."""

@@ -31,12 +31,14 @@ HOST_PYTHON = "host-python"
 """The line of pyvenv.cfg that says which Python the host's own is; see `interpreter.host`."""
 MODULES = ("ctypes", "sqlite3", "ssl", "zlib")
 """Of the standard library what a Python may have been built without."""
+SHOWN = 5
+"""Of what is gone from a bundle, how much is named."""
 LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1", "libz.so.1")
 """That programs and wheels take from the host, beside those of glibc."""
 
 
 def main(arguments: list[str], environ: dict[str, str]) -> NoReturn:
-    about = json.loads((HERE / "bundle.json").read_text("utf-8"))
+    about = described()
     lacks = list(lacking(about))
     if lacks:
         fail("this host lacks what the bundle needs:", *(f"  - {each}" for each in lacks))
@@ -56,6 +58,32 @@ def main(arguments: list[str], environ: dict[str, str]) -> NoReturn:
     if not os.access(HERE, os.W_OK):
         environ.setdefault("PYTHONPYCACHEPREFIX", str(cache / "bundle" / "compiled"))
     os.execve(python, [str(python), *arguments], environ)  # noqa: S606
+
+
+# --------------------------------------------------------------------------------- what is damaged
+def described() -> dict[str, Any]:
+    """What bundle.json says of this folder, all of whose packages are there."""
+    try:
+        about: dict[str, Any] = json.loads((HERE / "bundle.json").read_text("utf-8"))
+        listed = about.get("entries", {}).items()
+        gone = [path for folder, names in listed for path in missing(folder, names)]
+    except (OSError, ValueError, AttributeError) as error:
+        damaged(f"bundle.json: {error}")
+    if gone:
+        more = f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else ""
+        damaged(f"gone: {', '.join(gone[:SHOWN])}{more}")
+    return about
+
+
+def missing(folder: str, names: list[str]) -> Iterator[str]:
+    for name in names:
+        path = os.path.normpath(f"{folder}/{name}")
+        if not (HERE / path).exists():
+            yield path
+
+
+def damaged(what: str) -> NoReturn:
+    fail(f"the bundle is damaged: unpack it again ({what})", f"  its folder: {HERE}")
 
 
 # ---------------------------------------------------------------------------------- what is lacking

@@ -8,10 +8,13 @@ is right for all but strings. So: 3.11 and 3.12 first, then 3.13.
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,12 +154,23 @@ def installed_paths(minor: tuple[int, int]) -> list[Path]:
 
 
 def _managed(name: str) -> Iterator[Path]:
-    try:
-        home = Path.home()
-    except RuntimeError:  # neither HOME nor an entry for this user
-        return
-    yield from home.glob(f".pyenv/versions/{name}*/bin/python{name}")
-    yield from home.glob(f".local/share/uv/python/cpython-{name}*/bin/python{name}")
+    """Those of pyenv and uv: of this user, whatever HOME says, and beside the one that runs."""
+    for versions in dict.fromkeys(each for home in _homes() for each in _versions(home)):
+        yield from versions.glob(f"{name}*/bin/python{name}")
+        yield from versions.glob(f"cpython-{name}*/bin/python{name}")
+
+
+def _versions(home: Path) -> Iterator[Path]:
+    yield home / ".pyenv" / "versions"
+    yield home / ".local" / "share" / "uv" / "python"
+    yield Path(sys.base_prefix).parent
+
+
+def _homes() -> Iterator[Path]:
+    with suppress(RuntimeError):  # neither HOME nor an entry for this user
+        yield Path.home()
+    with suppress(KeyError):
+        yield Path(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def _listed(versions: Sequence[tuple[int, int]]) -> str:

@@ -160,6 +160,15 @@ def system_folders() -> list[Path]:
     return [Path(folder) for folder in (*multiarch, *_SYSTEM_DIRS)]
 
 
+def packages(minor: tuple[int, int]) -> str:
+    """What brings it, by distribution."""
+    version = f"{minor[0]}.{minor[1]}"
+    return (
+        f"libpython{version} (Debian, Ubuntu; libpython{version}t64 from Ubuntu 24.04) or"
+        f" python{version}-libs (Fedora, RHEL)"
+    )
+
+
 def advice(minor: tuple[int, int]) -> str:
     version = f"{minor[0]}.{minor[1]}"
     return (
