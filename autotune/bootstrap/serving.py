@@ -105,20 +105,22 @@ def serve(asked: Asked) -> None:
 
 
 def _run(server: uvicorn.Server, listening: socket.socket, parts: Mapping[str, Part]) -> None:
+    started: list[Part] = []
     try:
         for part in parts.values():
             part.start()
+            started.append(part)
         server.run(sockets=[listening])
     except Interrupted as exc:
         log.info("stopping", why=str(exc))
     finally:
-        _stop(parts)
+        _stop(started)
     log.info("stopped")
 
 
-def _stop(parts: Mapping[str, Part]) -> None:
+def _stop(parts: Sequence[Part]) -> None:
     """All at once: one may have to wait for a job to end."""
-    threads = [threading.Thread(target=part.stop, name=f"stop {n}") for n, part in parts.items()]
+    threads = [threading.Thread(target=part.stop) for part in parts]
     for thread in threads:
         thread.start()
     for thread in threads:
