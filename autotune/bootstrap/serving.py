@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import os
 import secrets
+import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -110,10 +111,10 @@ def _run(server: uvicorn.Server, listening: socket.socket, parts: Mapping[str, P
         for part in parts.values():
             part.start()
             started.append(part)
-        server.run(sockets=[listening])
-    except Interrupted as exc:
-        log.info("stopping", why=str(exc))
+        with suppress(Interrupted):  # by then the web server has answered what it was asked
+            server.run(sockets=[listening])
     finally:
+        log.info("stopping")
         _stop(started)
     log.info("stopped")
 
@@ -169,11 +170,13 @@ def _problems(store: ServiceStore, parts: Mapping[str, Part]) -> list[str]:
 
 # ----------------------------------------------------------------------------------- web server
 def _server(app: FastAPI, proxies: Sequence[str], begun: Callable[[], None]) -> uvicorn.Server:
-    """``begun`` is called when it answers."""
+    """``begun`` is called when it answers. A lost terminal ends it as SIGTERM does."""
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                signal.signal(signal.SIGHUP, self.handle_exit)
             begun()
 
     return Server(

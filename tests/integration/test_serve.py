@@ -38,11 +38,14 @@ def test_parts_run_apart_on_one_database(cli: Tool) -> None:
         service.running.assert_nothing_left()
 
 
-def test_it_is_ready_and_ends_at_a_signal_and_its_log_is_json(cli: Tool) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
+def test_it_is_ready_and_ends_at_a_signal_and_its_log_is_json(
+    cli: Tool, signum: signal.Signals
+) -> None:
     service = Service.start(cli, "--log-format", "json")
     assert service.ask("GET", "/readyz") == (200, '{"status":"ready","problems":[]}')
     assert service.ask("GET", "/")[0] == 200
-    ended = service.running.tell(signal.SIGINT).expect(0)
+    ended = service.running.tell(signum).expect(0)
     events: list[dict[str, Any]] = [json.loads(line) for line in ended.stderr.splitlines()]
     assert [event["event"] for event in events if event["event"] != "request"] == [
         "serving",
