@@ -84,7 +84,12 @@ def propose_now(  # noqa: PLR0913 - what, where, why, for whom
             store.trials, str(stored.record.id), trial=trial, native=native, out=folder
         )
         champion = store.promotions.champion(model, target)
-        known = known_configs(exported.found, champion, lasting=target.repository is not None)
+        known = known_configs(
+            exported.found,
+            champion,
+            study=stored.study,
+            lasting=target.repository is not None,
+        )
         there = place(target, stack, known=None if anyway else known, sends=exported.sends)
         diff = there.preflight(exported.release)
         if not diff:
@@ -183,7 +188,7 @@ def _there(  # noqa: PLR0913 - what for, and how
     target = promotion.target
     champion = store.promotions.champion(promotion.model, target)
     found = promotion.detail.get(FOUND) or {}
-    known = known_configs(found, champion, lasting=target.repository is not None)
+    known = known_configs(found, champion, study=study, lasting=target.repository is not None)
     try:
         return place(
             target,

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from autotune.adapters import machine
-from autotune.adapters.deploy.directory import DirectoryDeployment, Known
+from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.deploy.live import LiveDeployment
+from autotune.adapters.deploy.served import Known
 from autotune.adapters.triton.config import ModelConfig, parse, read
 from autotune.adapters.triton.control import Control
 from autotune.adapters.triton.remote import remote_model
@@ -179,7 +180,7 @@ def place(
     target: Target,
     stack: ExitStack,
     *,
-    known: Known | None,
+    known: Sequence[Known] | None,
     sends: frozenset[str] = frozenset(),
     load_timeout_s: float = 120.0,
 ) -> Place:
@@ -213,24 +214,25 @@ def served_natively(at: Place, target: Target, name: str) -> bool:
 
 
 def known_configs(
-    found: Texts, champion: Promotion | None, *, lasting: bool
-) -> list[Mapping[str, ModelConfig]]:
+    found: Texts, champion: Promotion | None, *, study: Study, lasting: bool
+) -> list[Known]:
     """What may be in service without anybody else having put it there: what the study found, what
     the champion brought, and, where that does not outlast a restart of the server, what it had
     found itself."""
-    texts: list[Any] = []
+    remote = study.server.launch is Launch.REMOTE
+    known = [_known(found, completed=remote)]
     if champion is not None:
-        texts += [] if lasting else [champion.detail.get(FOUND)]
-        texts.append(champion.detail.get(CONFIGS))
-    texts.insert(0, found)
-    return [_parsed(each) for each in texts if each]
+        known.append(_known(champion.detail.get(CONFIGS) or {}))
+        before = {} if lasting else champion.detail.get(FOUND) or {}
+        known.append(_known(before, completed=True))
+    return [each for each in known if each.configs]
 
 
-def _parsed(texts: Texts) -> dict[str, ModelConfig]:
+def _known(texts: Texts, *, completed: bool = False) -> Known:
     configs = {name: parse(text, f"{name}/{CONFIG_FILE}") for name, text in texts.items()}
     for name, config in configs.items():
         config.name = name
-    return configs
+    return Known(configs=configs, completed=completed)
 
 
 # --------------------------------------------------------------------------------- shadow check

@@ -22,9 +22,12 @@ from autotune.adapters.triton.environment import ServerEnvironment
 from autotune.adapters.triton.launchers import EmbeddedLauncher
 from autotune.adapters.triton.local import LocalServer
 from autotune.adapters.triton.repository import from_repository
+from autotune.bootstrap import releases
 from autotune.bootstrap.promotions import promote_now, propose_now, roll_back_now
 from autotune.core.errors import InputRefused, ServerFailed
 from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.retune.promote import BEGUN, label_of
+from autotune.settings import Settings
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
 from tests import promoting
@@ -151,7 +154,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceSt
         yield made
 
 
-def study(store: ServiceStore, source: Path, *candidates: Candidate) -> str:
+def study(store: ServiceStore, source: Path, *candidates: Candidate, **sections: Any) -> str:
     definition: dict[str, Any] = {
         "study": "own",
         "model": {"repository": str(source), "name": "own"},
@@ -159,6 +162,7 @@ def study(store: ServiceStore, source: Path, *candidates: Candidate) -> str:
         "sla": {"p50_ms": 150},
         "space": {"max_batch_size": [1, 4], "parameters.sleep_ms": ["1", "400"]},
         **CALM,
+        **sections,
     }
     return str(promoting.stored_study(store, definition, [FOUND, *candidates]))
 
@@ -196,7 +200,7 @@ def test_a_promotion_that_breaks_its_sla_in_service_is_rolled_back_by_itself(
     service: Service, store: ServiceStore, source: Path
 ) -> None:
     before, files = service.config(), tree(service.repository / "own")
-    target = service.target(repository=True, shadow_s=4.0)
+    target = service.target(repository=True, shadow_s=3.0)
     failed = promoted(store, study(store, source, SLOW), target)
     assert failed.state is PromotionState.FAILED
     assert "it misses its SLA in service" in failed.reason
@@ -223,6 +227,46 @@ def test_without_a_repository_the_configuration_is_sent_and_taken_back(
     assert "max_batch_size: 1" in (service.repository / "own" / "config.pbtxt").read_text()
     roll_back_now(store, done.id, by="someone")
     assert service.config() == before
+
+
+def test_what_was_tuned_on_the_server_itself_is_promoted_there(
+    service: Service, store: ServiceStore, source: Path
+) -> None:
+    """Its configuration alone is known, as the server has completed it."""
+    endpoint = service.server.endpoint
+    server = {"launch": "remote", "http": endpoint.http, "grpc": endpoint.grpc}
+    reference = study(store, source, LARGER, model={"name": "own"}, server=server)
+    before, files = service.config(), tree(service.repository / "own" / "1")
+    done = promoted(store, reference, service.target(repository=True))
+    assert done.state is PromotionState.DONE, done.reason
+    assert service.config().max_batch_size == 4
+    assert tree(service.repository / "own" / "1") == files
+    roll_back_now(store, done.id, by="someone")
+    assert service.config() == before
+
+
+def test_killed_between_the_switch_and_the_load_it_is_gone_on_with(
+    service: Service, store: ServiceStore, source: Path
+) -> None:
+    target = service.target(repository=True)
+    proposal = propose_now(
+        store, study(store, source, LARGER), trial=1, target=target, why="", by="someone"
+    )
+    release = releases.release_at(releases.folder_of(Settings.from_environment(), proposal))
+    directory = DirectoryDeployment(service.repository, known=None)
+    directory.apply(release, label=label_of(proposal))
+    store.promotions.advance(
+        proposal.id,
+        expected=[PromotionState.PROPOSED],
+        state=PromotionState.APPLYING,
+        detail={**proposal.detail, BEGUN: True},
+    )
+    assert service.config().max_batch_size == 1
+    done = promote_now(store, proposal.id, by="someone")
+    assert done.state is PromotionState.DONE, done.reason
+    assert service.config().max_batch_size == 4
+    roll_back_now(store, done.id, by="someone")
+    assert service.config().max_batch_size == 1
 
 
 def test_a_configuration_that_somebody_loaded_is_not_overwritten(

@@ -13,8 +13,9 @@ import pytest
 from autotune.adapters import durable
 from autotune.adapters.deploy import directory as module
 from autotune.adapters.deploy import sidecar
-from autotune.adapters.deploy.directory import DirectoryDeployment, Known
-from autotune.adapters.triton.config import ModelConfig, parse
+from autotune.adapters.deploy.directory import DirectoryDeployment
+from autotune.adapters.deploy.served import Known
+from autotune.adapters.triton.config import parse
 from autotune.core.errors import AutotuneError, ExportFailed, InputRefused
 from autotune.service_ports import Release
 from tests import promoting
@@ -38,12 +39,12 @@ def new(tmp_path: Path) -> Release:
     return promoting.release(tmp_path / "release", MODEL)
 
 
-def target(repository: Path, known: Known | None = None) -> DirectoryDeployment:
+def target(repository: Path, known: Sequence[Known] | None = None) -> DirectoryDeployment:
     return DirectoryDeployment(repository, known=known)
 
 
-def found(text: str, name: str = MODEL) -> Sequence[dict[str, ModelConfig]]:
-    return [{name: parse(text, name)}]
+def found(text: str, *, completed: bool = False) -> Sequence[Known]:
+    return [Known(configs={MODEL: parse(text, MODEL)}, completed=completed)]
 
 
 # ------------------------------------------------------------------------------------ one model
@@ -286,9 +287,18 @@ def test_a_configuration_that_the_study_found_is_replaced(repository: Path, new:
     assert "max_batch_size: 8" in target(repository, known).preflight(new)
 
 
+def test_a_file_that_the_study_found_as_its_server_had_completed_it_is_replaced(
+    repository: Path, new: Release
+) -> None:
+    completed = f"{promoting.config(MODEL)} version_policy {{ latest {{ num_versions: 1 }} }}"
+    assert target(repository, found(completed, completed=True)).preflight(new)
+    with pytest.raises(InputRefused, match="neither"):
+        target(repository, found(completed)).preflight(new)
+
+
 @pytest.mark.parametrize("known", [[], found(promoting.config(MODEL, 2))], ids=["none", "other"])
 def test_a_configuration_that_somebody_else_put_there_is_refused_with_the_difference(
-    repository: Path, new: Release, known: Known
+    repository: Path, new: Release, known: Sequence[Known]
 ) -> None:
     before = tree(repository)
     with pytest.raises(InputRefused, match=r"(?s)neither the one.*\+max_batch_size: 1") as refused:

@@ -22,6 +22,7 @@ from autotune.adapters.deploy.merging import (
     text_diff,
     versions,
 )
+from autotune.adapters.deploy.served import Known
 from autotune.adapters.deploy.sidecar import MANIFEST, STAGED, Sidecar, resemble
 from autotune.adapters.durable import sync_tree, write_synced
 from autotune.adapters.triton.config import ModelConfig, read, render
@@ -33,9 +34,6 @@ WHOLE = "repository"
 """The name, in a staged or kept folder, of a repository that changes as a whole."""
 _FILE_SYSTEM_BYTES = 1_000_000
 
-Known: TypeAlias = Sequence[Mapping[str, ModelConfig]]
-"""Configurations by model, any of which may be in service: as the study found them, and as the last
-promotion left them."""
 Fingerprint: TypeAlias = Sequence[tuple[str, int, int, int]]
 
 
@@ -50,7 +48,7 @@ class DirectoryDeployment:
         self,
         repository: Path,
         *,
-        known: Known | None,
+        known: Sequence[Known] | None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._repository = _real(repository)
@@ -269,11 +267,25 @@ class DirectoryDeployment:
             return
         for change in changes:
             here = self.present(change.name)
+            if here is None or here == ModelConfig(name=change.name):
+                continue
             release = read(change.release / CONFIG_FILE)
             release.name = change.name
-            known = [each[change.name] for each in self._known if change.name in each]
-            if here is not None and here != ModelConfig(name=change.name):
-                refuse_stranger(change.name, here, [release, *known], str(change.present))
+            ours = Known(configs={change.name: release})
+            if not any(each.is_file(change.name, here) for each in (ours, *self._known)):
+                raise self._stranger(change, here)
+
+    def _stranger(self, change: Change, here: ModelConfig) -> InputRefused:
+        held = [each.configs for each in self._known or () if change.name in each.configs]
+        known = render(held[-1][change.name]) if held else ""
+        diff = "".join(text_diff(change.name, known, render(here), ("known", "in service")))
+        return InputRefused(
+            f"the configuration of {change.name} in service is neither the one that the study found"
+            f" nor that of the last promotion; it differs so:\n{diff.rstrip()}",
+            value=str(change.present),
+            next_step="Somebody has changed it since. Tune it as it is now, or replace it all the"
+            " same with `autotune promote … --anyway`.",
+        )
 
     def _refuse_without_room(self, changes: Sequence[Change]) -> None:
         needed = _FILE_SYSTEM_BYTES + sum(room_needed(each) for each in changes)
@@ -285,20 +297,6 @@ class DirectoryDeployment:
                 value=str(self._repository),
                 next_step="Make room there: what was in service stays until it is pruned.",
             )
-
-
-def refuse_stranger(name: str, here: ModelConfig, known: Sequence[ModelConfig], where: str) -> None:
-    """InputRefused with the difference to the last that is ``known`` unless it is one of them."""
-    if here in known:
-        return
-    diff = "".join(text_diff(name, render(known[-1]), render(here)))
-    raise InputRefused(
-        f"the configuration of {name} in service is neither the one that the study found nor that"
-        f" of the last promotion; it differs so:\n{diff.rstrip()}",
-        value=where,
-        next_step="Somebody has changed it since. Tune it as it is now, or replace it all the same"
-        " with `autotune promote … --anyway`.",
-    )
 
 
 def _real(repository: Path) -> Path:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from autotune.adapters.deploy.directory import DirectoryDeployment, Known
+from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.deploy.merging import CACHES, text_diff
-from autotune.adapters.deploy.served import SENT, differences
+from autotune.adapters.deploy.served import SENT, Known, differences
 from autotune.adapters.durable import replace_synced
 from autotune.adapters.triton.config import ModelConfig, override_json, parse, read, render
 from autotune.adapters.triton.control import Control
@@ -42,7 +42,7 @@ class LiveDeployment:
         grpc: str,
         *,
         directory: DirectoryDeployment | None,
-        known: Known | None,
+        known: Sequence[Known] | None,
         states: Path,
         sends: frozenset[str] = frozenset(),
         load_timeout_s: float = LOAD_TIMEOUT_S,
@@ -202,9 +202,11 @@ class LiveDeployment:
         if here is None:
             yield from text_diff(name, "", render(wanted))
         elif differences(wanted, here):
-            files = [each[name] for each in self._known or () if name in each]
-            same = [each for each in files if not differences(each, here)]
+            same = [each for each in self._known_of(name) if not differences(each, here)]
             yield from text_diff(name, render([*same, here][0]), render(wanted))
+
+    def _known_of(self, name: str) -> list[ModelConfig]:
+        return [each.configs[name] for each in self._known or () if name in each.configs]
 
     def _require_live(self) -> None:
         if not self._control.live():
@@ -223,7 +225,7 @@ class LiveDeployment:
         for name, wanted in _configs(release).items():
             here = served[name]
             own = self._directory.present(name) if self._directory is not None else None
-            known = [wanted, *(each[name] for each in self._known if name in each)]
+            known = [wanted, *self._known_of(name)]
             known += [] if own is None else [own]
             if here is not None and all(differences(each, here) for each in known):
                 raise InputRefused(

@@ -84,13 +84,15 @@ def config_diff(name: str, present: Path, release: Path) -> Iterator[str]:
     return text_diff(name, _told(present / CONFIG_FILE), _told(release / CONFIG_FILE))
 
 
-def text_diff(name: str, before: str, after: str) -> Iterator[str]:
+def text_diff(
+    name: str, before: str, after: str, called: tuple[str, str] = ("in service", "release")
+) -> Iterator[str]:
     path = f"{name}/{CONFIG_FILE}"
     return difflib.unified_diff(
         before.splitlines(keepends=True),
         after.splitlines(keepends=True),
-        fromfile=f"{path} (in service)" if before else "/dev/null",
-        tofile=f"{path} (release)",
+        fromfile=f"{path} ({called[0]})" if before else "/dev/null",
+        tofile=f"{path} ({called[1]})",
     )
 
 

@@ -7,7 +7,8 @@ and what the fields that autotune tunes come to on either side, set or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -24,6 +25,23 @@ from search_spaces.candidate import (
 _TUNED = (MAX_BATCH_SIZE, QUEUE_DELAY_US, PREFERRED_BATCH_SIZES, INSTANCES)
 SENT = "autotune_sent_files"
 """The parameter that marks a configuration which was loaded with files of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Configurations by model that may be in service without anybody else having put them there: as
+    a study found them, or as a promotion left them; ``completed`` by the server that had them
+    loaded."""
+
+    configs: Mapping[str, ModelConfig]
+    completed: bool = False
+
+    def is_file(self, name: str, here: ModelConfig) -> bool:
+        """Whether a model's file is what is known of it."""
+        own = self.configs.get(name)
+        if own is None:
+            return False
+        return not differences(here, own) if self.completed else here == own
 
 
 def differences(wanted: ModelConfig, served: ModelConfig) -> list[str]:
