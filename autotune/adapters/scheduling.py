@@ -182,12 +182,14 @@ class Scheduler:
         schedules: Callable[[], Sequence[Schedule]],
         fire: Callable[[str, float], None],
         every_s: float = 5.0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._schedules = schedules
         self._fire = fire
         self._every_s = every_s
+        self._monotonic = monotonic
         self._owed: list[tuple[str, float]] = []
-        self._looked_at = time.monotonic()
+        self._looked_at = monotonic()
         self._scheduler = BackgroundScheduler(
             timezone=UTC,
             jobstores={
@@ -219,7 +221,7 @@ class Scheduler:
 
     def alive(self) -> bool:
         """Whether it has looked for schedules lately."""
-        silent_s = time.monotonic() - self._looked_at
+        silent_s = self._monotonic() - self._looked_at
         return self._scheduler.running and silent_s < self._every_s + _SILENT_S
 
     # ---------------------------------------------------------------------------------- its thread
@@ -232,7 +234,7 @@ class Scheduler:
         except (AutotuneError, SQLAlchemyError) as exc:
             _log.warning("schedules cannot be read now: %s", exc)
         else:
-            self._looked_at = time.monotonic()
+            self._looked_at = self._monotonic()
 
     def _follow(self) -> None:
         wanted = {f"schedule-{schedule.id}": schedule for schedule in self._schedules()}

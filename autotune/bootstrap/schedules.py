@@ -60,11 +60,19 @@ def begin_run(
 def _hindrance(store: ServiceStore, schedule: Schedule, scheduled_for: float, now: float) -> str:
     if window_over(schedule, scheduled_for, now):
         return WINDOW_OVER
-    for job in store.jobs.jobs(states=(JobState.QUEUED, JobState.RUNNING), limit=_MOST_JOBS):
-        if job.kind is JobKind.NIGHTLY and job.payload.get("schedule") == schedule.name:
-            run = store.schedules.run(job.payload["run"])
-            return f"run {run.id}, due {utc(run.scheduled_for)}, had not ended"
+    for job in _jobs(store, schedule.name, JobState.QUEUED, JobState.RUNNING):
+        run = store.schedules.run(job.payload["run"])
+        return f"run {run.id}, due {utc(run.scheduled_for)}, had not ended"
     return ""
+
+
+def _jobs(store: ServiceStore, name: str, *states: JobState) -> Sequence[Job]:
+    """Those of a schedule's runs."""
+    return [
+        job
+        for job in store.jobs.jobs(states=states, limit=_MOST_JOBS)
+        if job.kind is JobKind.NIGHTLY and job.payload.get("schedule") == name
+    ]
 
 
 def window_over(schedule: Schedule, scheduled_for: float, now: float) -> bool:
@@ -123,14 +131,21 @@ class Schedules:
         return self.schedule(name)
 
     def remove(self, name: str, *, by: str) -> None:
+        """A run that waits is cancelled; one that has begun goes on."""
         self._store.schedules.remove(name)
+        for job in _jobs(self._store, name, JobState.QUEUED):
+            self._store.jobs.cancel(job.id)
+            self._store.schedules.update_run(
+                job.payload["run"], state=RunState.STOPPED, reason="its schedule was removed"
+            )
         self._note(by, "remove", name)
 
     def run_now(self, name: str, *, by: str) -> Job:
         schedule = self._store.schedules.schedule(name)
-        run = _submitted(self._store, schedule, self._now(), by=by)
+        waiting = _jobs(self._store, name, JobState.QUEUED)
+        run = None if waiting else _submitted(self._store, schedule, self._now(), by=by)
         if run is None:
-            raise Conflict("a run of this schedule is due at this very moment", value=name)
+            raise Conflict("a run of this schedule waits already", value=name)
         assert run.job_id is not None
         self._note(by, "run", name, {"run": run.id, "job": run.job_id})
         return self._store.jobs.job(run.job_id)

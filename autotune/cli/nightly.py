@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -109,9 +108,8 @@ def in_words(run: NightRun) -> str:
 
 
 def came_to(run: NightRun) -> str:
-    """``2026-11-30 02:00 UTC: holds``."""
-    came = run.state if run.outcome is None else run.outcome
-    return f"{datetime.fromtimestamp(run.scheduled_for, UTC):%Y-%m-%d %H:%M} UTC: {came}"
+    """In one word."""
+    return str(run.state if run.outcome is None else run.outcome)
 
 
 def night_json(run: NightRun) -> dict[str, Any]:

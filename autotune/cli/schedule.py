@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -109,7 +109,7 @@ def add(name: str, study: Path, db: str, as_json: bool, **options: Any) -> None:
     if as_json:
         Console.document(schedule_json(view))
         return
-    Console.plain(f"schedule {name} is due next at {_local(view)}")
+    Console.plain(f"schedule {name} is due next at {_next(view)}")
     Console.note("autotune serve runs what is due; without it, see docs/nightly.md", style="dim")
 
 
@@ -145,7 +145,7 @@ def resume(name: str, db: str) -> None:
     """Go on with a schedule that was paused."""
     with open_service(db, create=False) as store:
         view = Schedules(store).set_state(name, ScheduleState.ACTIVE, by=local_user())
-    Console.note(f"schedule {name} is due next at {_local(view)}")
+    Console.note(f"schedule {name} is due next at {_next(view)}")
 
 
 @command.command("remove", epilog="Example:  autotune schedule remove nightly")
@@ -235,20 +235,26 @@ def schedule_json(view: ScheduleView) -> dict[str, Any]:
 def _table(views: Sequence[ScheduleView]) -> Table:
     table = Table("name", "cron", "next", "last", "policy", box=None, pad_edge=False)
     for view in views:
-        schedule = view.schedule
+        schedule, last = view.schedule, view.last
+        came = "never" if last is None else f"{_local(view, last.scheduled_for)}: {came_to(last)}"
         table.add_row(
             schedule.name,
             f"{schedule.cron} {schedule.timezone}",
-            _local(view),
-            "never" if view.last is None else came_to(view.last),
+            _next(view),
+            came,
             str(schedule.policy),
         )
     return table
 
 
-def _local(view: ScheduleView) -> str:
-    """When it is due next, by the clock of its zone."""
-    if view.next_at is None:
-        return str(view.schedule.state)
-    zone = ZoneInfo(view.schedule.timezone)
-    return f"{datetime.fromtimestamp(view.next_at, zone):%Y-%m-%d %H:%M %Z}"
+def _next(view: ScheduleView) -> str:
+    return str(view.schedule.state) if view.next_at is None else _local(view, view.next_at)
+
+
+def _local(view: ScheduleView, at: float) -> str:
+    """By the clock of the schedule's zone; by UTC's where this machine does not know that."""
+    try:
+        zone: tzinfo = ZoneInfo(view.schedule.timezone)
+    except (KeyError, ValueError, OSError):
+        zone = UTC
+    return f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M %Z}"

@@ -249,6 +249,34 @@ def test_a_job_that_another_scheduler_has_removed_is_no_failure(store: ServiceSt
     assert _jobs(store) == []
 
 
+def test_a_scheduler_that_has_not_looked_for_minutes_is_not_alive(store: ServiceStore) -> None:
+    clock = [0.0]
+    answers = True
+
+    def schedules() -> list[Schedule]:
+        if answers:
+            return []
+        raise StoreFailed("the database is gone")
+
+    scheduler = Scheduler(
+        store.engine,
+        schedules=schedules,
+        fire=_into([]),
+        every_s=LOOK_S,
+        monotonic=lambda: clock[0],
+    )
+    scheduler.start()
+    answers = False
+    _some_looks()
+    assert scheduler.alive()
+    clock[0] = 400.0
+    _some_looks()
+    assert not scheduler.alive()
+    answers = True
+    _until(scheduler.alive)
+    scheduler.stop()
+
+
 def test_a_scheduler_that_was_stopped_is_not_alive_and_leaves_the_database_usable(
     store: ServiceStore,
 ) -> None:

@@ -230,6 +230,33 @@ def test_a_run_is_queued_on_request_also_of_a_paused_schedule(
     assert _only_run(store).scheduled_for == DUE + 1
 
 
+def test_a_run_that_waits_is_not_queued_twice(
+    desk: Schedules, store: ServiceStore, clock: Clock
+) -> None:
+    desk.add(NIGHTLY, by="me")
+    first = desk.run_now("nightly", by="me")
+    with pytest.raises(Conflict, match="waits already"):
+        desk.run_now("nightly", by="me")
+    store.jobs.claim("w", ttl_s=30, measuring=True)
+    clock.at += 1
+    assert desk.run_now("nightly", by="me").id != first.id
+
+
+def test_of_a_removed_schedule_what_waits_is_cancelled_and_what_has_begun_goes_on(
+    desk: Schedules, store: ServiceStore, clock: Clock
+) -> None:
+    desk.add(NIGHTLY, by="me")
+    begun = desk.run_now("nightly", by="me")
+    store.jobs.claim("w", ttl_s=30, measuring=True)
+    clock.at += 1
+    waits = desk.run_now("nightly", by="me")
+    desk.remove("nightly", by="me")
+    assert store.jobs.job(begun.id).state is JobState.RUNNING
+    assert store.jobs.job(waits.id).state is JobState.CANCELLED
+    assert desk.run(waits.payload["run"]).state is RunState.STOPPED
+    assert desk.run(begun.payload["run"]).state is RunState.QUEUED
+
+
 def test_a_removed_schedule_keeps_its_runs(desk: Schedules) -> None:
     desk.add(NIGHTLY, by="me")
     desk.run_now("nightly", by="me")
