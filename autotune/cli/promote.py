@@ -110,7 +110,7 @@ class _Asked:
         """Proposed; and, unless that is all that was asked for, put into service."""
         how, by = self._how, local_user()
         ask = not (how["propose"] or how["yes"])
-        if ask and (self._as_json or not sys.stdin.isatty()):
+        if ask and (self._as_json or not someone_there()):
             raise InputRefused(
                 "nobody is there to be asked whether it shall be put into service",
                 next_step="give --yes to do it, or --propose to leave it to someone's approval",
@@ -168,6 +168,10 @@ class _Asked:
         if sla not in (None, Outcome.MEETS):
             words = "misses" if sla == Outcome.MISSES else "may miss"
             Console.note(f"note: trial {proposal.trial} {words} the study's SLA", style="yellow")
+
+
+def someone_there() -> bool:
+    return sys.stdin.isatty()
 
 
 def _refuse_unclear(study: str | None, approve: int | None, reject: int | None) -> None:
