@@ -36,6 +36,7 @@ _INDEX = """<!DOCTYPE html>
 {%config%}
 {%scripts%}
 <script src="/static/dashboard.js"></script>
+<script src="/static/acts.js"></script>
 {%renderer%}
 </body>
 </html>
@@ -80,6 +81,8 @@ def create_app(
         suppress_callback_exceptions=True,
         on_error=shell.tell,
     )
+    # Told of web sockets, pages try to connect again and again, whether callbacks use them or not.
+    dash_app.backend.websocket_capability = False
     dash_app.layout = shell.shell(pages, title)
     shell.register(dash_app, desks, pages, title)
     for page in pages:

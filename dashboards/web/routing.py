@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import parse_qsl
 
@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from starlette.routing import compile_path
 
 from autotune.service_ports import Desks
+from dashboards.web.parts.acts import Act
 
 Asked: TypeAlias = Mapping[str, str]
 """What an address says: the page path's parameters, and the query's under their own names."""
@@ -26,13 +27,15 @@ class Page:
     """``path`` in FastAPI's words (``/study/{reference}``). ``layout`` builds the page anew for
     every visit and raises InputRefused where there is no such thing; ``register`` adds its
     callbacks once, when the application is made. ``nav`` is its word in the navigation (empty: it
-    is not there)."""
+    is not there). ``acts`` are what its buttons do, by names of their own (any page's buttons may
+    name them)."""
 
     path: str
     title: str
     layout: Callable[[Desks, Asked], Component]
     register: Callable[[Dash, Desks], None] = _nothing
     nav: str = ""
+    acts: Mapping[str, Act] = field(default_factory=dict)
 
     def asked(self, path: str) -> Asked | None:
         """The parameters of a path of this page; None if it is none."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html, set_props
 from dash.development.base_component import Component
 
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.service_ports import Desks
-from dashboards.web.parts import notes
+from dashboards.web.identity import current
+from dashboards.web.parts import acts, notes
 from dashboards.web.parts.callbacks import answers
 from dashboards.web.parts.words import aria
 from dashboards.web.routing import Page, find
 
-PAGE, PROBLEM, URL = "page", "problem", "url"
-"""Ids that every page may rely on: where pages stand, what went wrong, the address."""
+PAGE, PROBLEM, URL, WHO = "page", "problem", "url", "who"
+"""Ids that every page may rely on: where pages stand, what went wrong, the address, who looks."""
 
 
 def shell(pages: Sequence[Page], title: str) -> Component:
@@ -31,12 +33,14 @@ def shell(pages: Sequence[Page], title: str) -> Component:
                     html.Button(
                         "Theme", id="theme", className="theme", title="Light, dark or the system's"
                     ),
+                    html.Div(id=WHO, className="who"),
                 ],
                 className="bar",
             ),
             html.Div(id=PROBLEM, className="problem", **aria(live="assertive")),
             html.Main(html.P("Loading …", className="quiet"), id=PAGE, tabIndex=-1),
             dcc.Store(id="title"),
+            *acts.place(),
         ],
         className="shell",
     )
@@ -56,14 +60,31 @@ def register(dash_app: Dash, desks: Desks, pages: Sequence[Page], title: str) ->
         Input(URL, "search"),
     )
     def show(path: str | None, query: str | None) -> tuple[Component, str, None]:
-        shown, words = page_at(pages, desks, path or "/", query or "")
+        shown, words = page_at(pages, desks, unquote(path or "/"), query or "")
         return shown, f"{words} · {title}", None
 
+    @answers(dash_app, Output(WHO, "children"), Input(WHO, "id"))
+    def know(_id: str) -> Any:
+        return who_looks()
+
+    acts.register(dash_app, desks, {name: act for page in pages for name, act in page.acts.items()})
     dash_app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("autotune", "arrived"),
         Output(PAGE, "data-title"),
         Input("title", "data"),
     )
+
+
+def who_looks() -> list[Component]:
+    """Whose session it is, with the way out; nothing where no token is asked for."""
+    who = current()
+    if who is None or not who.token:
+        return []
+    out = html.Button("Log out", type="submit", className="theme")
+    return [
+        html.Span(f"{who.name} ({who.role})", className="quiet"),
+        html.Form(out, action="/logout", method="post"),
+    ]
 
 
 def page_at(

@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
-from dashboards.web.pages import studies, study
+from dashboards.web.pages import (
+    compare,
+    jobs,
+    models,
+    promotions,
+    run,
+    schedules,
+    studies,
+    study,
+    told,
+    trial,
+)
 from dashboards.web.routing import Page
 
-PAGES: tuple[Page, ...] = (studies.PAGE, study.PAGE)
+PAGES: tuple[Page, ...] = (
+    studies.PAGE,
+    study.PAGE,
+    trial.PAGE,
+    compare.PAGE,
+    jobs.PAGE,
+    schedules.PAGE,
+    schedules.ONE,
+    run.PAGE,
+    models.PAGE,
+    models.ONE,
+    promotions.PAGE,
+    promotions.ONE,
+    told.AUDIT,
+    told.NOTICES,
+)

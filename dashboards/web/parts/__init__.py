@@ -1,5 +1,6 @@
 """What pages are built of.
 
+acts       buttons that change something, each with a dialog that asks first
 callbacks  callbacks that keep the event loop free, and what their errors become
 states     badges of states and standings, each a word and a colour
 words      times, durations and numbers as people read them

@@ -10,8 +10,7 @@ from dash.development.base_component import Component
 
 from autotune.core.measurement import METRICS
 from autotune.core.wording import percent, span
-from autotune.service_ports import TrialLine
-from dashboards.figures.data import label
+from dashboards.figures.data import Shown, label
 from dashboards.figures.draw import Figure, value_words
 from dashboards.web.parts.words import aria
 
@@ -60,12 +59,12 @@ def facts(rows: Sequence[tuple[str, Any]]) -> Component:
     )
 
 
-def figures(line: TrialLine, before: TrialLine | None, metrics: Sequence[str]) -> Component:
+def figures(line: Shown, before: Shown | None, metrics: Sequence[str]) -> Component:
     """Figures of a trial in a row, each against another's (the configuration in service)."""
     return html.Dl([_figure(line, before, metric) for metric in metrics], className="cards")
 
 
-def _figure(line: TrialLine, before: TrialLine | None, metric: str) -> Component:
+def _figure(line: Shown, before: Shown | None, metric: str) -> Component:
     interval = line.interval(metric)
     more: list[Component] = []
     if interval is not None:
@@ -83,7 +82,7 @@ def _figure(line: TrialLine, before: TrialLine | None, metric: str) -> Component
     )
 
 
-def _change(line: TrialLine, before: TrialLine, metric: str) -> list[Component]:
+def _change(line: Shown, before: Shown, metric: str) -> list[Component]:
     old, new = before.metric(metric), line.metric(metric)
     if not old or new is None or old == new:
         return []

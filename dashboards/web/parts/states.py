@@ -10,9 +10,19 @@ from dash.development.base_component import Component
 from autotune.core.standing import Standing
 from dashboards.figures.draw import MARKS
 
-_GOOD = {"done", "meets", "better", "promoted", "in_service", "approved", "sent", "active"}
-_BAD = {"failed", "misses", "worse", "rolled_back", "rejected"}
-_WARN = {"interrupted", "undecided", "tie", "in doubt", "proposed", "waiting", "paused"}
+_GOOD = {"done", "meets", "better", "promoted", "in_service", "approved", "sent", "active", "holds"}
+_BAD = {"failed", "misses", "worse", "rolled_back", "no_pick"}
+_WARN = {
+    "interrupted",
+    "undecided",
+    "tie",
+    "in doubt",
+    "proposed",
+    "waiting",
+    "paused",
+    "missed",
+    "likely",
+}
 _BUSY = {"running", "applying", "verifying"}
 
 

@@ -1,0 +1,39 @@
+"use strict";
+// Buttons that act: a dialog asks first, and says what came of it (dashboards/web/parts/acts.py).
+(() => {
+  const tell = (store, data) => window.dash_clientside.set_props(store, { data: { ...data, at: Date.now() } });
+  const zone = () => Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+  window.dash_clientside.autotune = { ...window.dash_clientside.autotune, zone };
+  const named = (element) => ({ act: element.dataset.act, on: element.dataset.on });
+
+  const give = (button) => {
+    const dialog = button.closest("dialog");
+    const inputs = [...dialog.querySelectorAll("input[name]")];
+    const wanting = inputs.find((input) => !input.reportValidity());
+    if (wanting) return;
+    button.disabled = true;
+    button.textContent = "…";
+    tell("act-given", { ...named(dialog), fields: Object.fromEntries(inputs.map((input) => [input.name, input.value])) });
+  };
+
+  addEventListener("click", (event) => {
+    const target = event.target.closest?.("button");
+    if (!target) return;
+    if ("do" in target.dataset) give(target);
+    else if (target.dataset.act) tell("act-asked", named(target));
+  });
+  addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !event.target.matches?.("dialog.act input")) return;
+    event.preventDefault();
+    event.target.closest("dialog").querySelector("[data-do]")?.click();
+  });
+  // A dialog that has just come is opened over the page: the keyboard stays within it, Escape
+  // closes it, and the button that asked for it has the focus again.
+  new MutationObserver(() => {
+    const dialog = document.querySelector("dialog.act:not([data-seen])");
+    if (!dialog) return;
+    dialog.dataset.seen = "";
+    dialog.showModal();
+    (dialog.querySelector("input") || dialog.querySelector("button"))?.focus();
+  }).observe(document, { childList: true, subtree: true });
+})();
