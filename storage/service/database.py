@@ -6,6 +6,7 @@ import difflib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
@@ -15,6 +16,9 @@ from autotune.core.errors import NotFound
 from storage.failures import translated
 from storage.opening import WRITING, is_current, open_engine, parse_url, shown
 from storage.schema import Base
+
+_LARGEST_ID = 2**31 - 1
+_Row = TypeVar("_Row", bound=Base)
 
 
 class Database:
@@ -52,6 +56,13 @@ class Database:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def by_id(session: Session, kind: type[_Row], row_id: int, *, lock: bool = False) -> _Row | None:
+    """The row as it is now. None, too, for a number beyond those that databases give."""
+    if not 0 < row_id <= _LARGEST_ID:
+        return None
+    return session.get(kind, row_id, with_for_update=lock or None, populate_existing=True)
 
 
 def added(session: Session, *rows: Base) -> bool:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from autotune.core.errors import NotFound
 from autotune.core.jobs import ATTEMPTS, Beat, Job, JobKind, JobState
 from storage.plain import text
-from storage.service.database import Database, added
+from storage.service.database import Database, added, by_id
 from storage.service.tables import JobRow, LeaseRow
 
 _NO_DEVICE = "job:"
@@ -218,7 +218,7 @@ def _leases(
 
 
 def _row(session: Session, job_id: int, *, lock: bool = False) -> JobRow:
-    row = session.get(JobRow, job_id, with_for_update=lock, populate_existing=True)
+    row = by_id(session, JobRow, job_id, lock=lock)
     if row is None:
         raise NotFound("no such job", value=job_id)
     return row

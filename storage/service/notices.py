@@ -10,7 +10,7 @@ from sqlalchemy import select
 from autotune.core.errors import NotFound
 from autotune.core.notices import Event, Notice, NoticeState
 from storage.plain import text as clean
-from storage.service.database import Database
+from storage.service.database import Database, by_id
 from storage.service.tables import NoticeRow
 
 
@@ -45,7 +45,7 @@ class SqlNoticeStore:
     def tried(self, notice_id: int, *, error: str | None, give_up: bool = False) -> None:
         now = self._database.now()
         with self._database.write() as session:
-            row = session.get(NoticeRow, notice_id, with_for_update=True)
+            row = by_id(session, NoticeRow, notice_id, lock=True)
             if row is None:
                 raise NotFound("no such notice", value=notice_id)
             row.attempts += 1

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from autotune.core.errors import Conflict, NotFound
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
 from storage.plain import text
-from storage.service.database import Database
+from storage.service.database import Database, by_id
 from storage.service.tables import AuditRow, PromotionRow
 from storage.service.targets import target, target_json
 
@@ -157,7 +157,7 @@ def _place(target: Target) -> str:
 
 
 def _row(session: Session, promotion_id: int, *, lock: bool = False) -> PromotionRow:
-    row = session.get(PromotionRow, promotion_id, with_for_update=lock)
+    row = by_id(session, PromotionRow, promotion_id, lock=lock)
     if row is None:
         raise NotFound("no such promotion", value=promotion_id)
     return row

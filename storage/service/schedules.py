@@ -18,7 +18,7 @@ from autotune.core.schedules import (
     ScheduleState,
 )
 from storage.plain import text
-from storage.service.database import Database, added, no_such
+from storage.service.database import Database, added, by_id, no_such
 from storage.service.tables import RunRow, ScheduleRow
 from storage.service.targets import target, target_json
 
@@ -132,7 +132,7 @@ class SqlScheduleStore:
 
 def new_run(session: Session, schedule_id: int, scheduled_for: float) -> RunRow | None:
     """A run that is due, as queued; None if one due at that moment is there already."""
-    schedule = session.get(ScheduleRow, schedule_id)
+    schedule = by_id(session, ScheduleRow, schedule_id)
     if schedule is None:
         raise NotFound("no such schedule", value=schedule_id)
     row = RunRow(
@@ -161,7 +161,7 @@ def _row(session: Session, name: str) -> ScheduleRow:
 
 
 def _run_row(session: Session, run_id: int) -> RunRow:
-    row = session.get(RunRow, run_id)
+    row = by_id(session, RunRow, run_id)
     if row is None:
         raise NotFound("no such run", value=run_id)
     return row

@@ -48,7 +48,7 @@ class LeaseRow(Base):
     __tablename__ = "leases"
     __table_args__ = (Index(None, "job_id"),)
 
-    device: Mapped[str] = mapped_column(String(200), primary_key=True)
+    device: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     owner: Mapped[str]
     expires_at: Mapped[float]

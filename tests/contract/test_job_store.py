@@ -60,6 +60,12 @@ def test_jobs_are_listed_newest_first_by_state_and_up_to_a_limit(jobs: JobStore)
     assert [job.id for job in jobs.jobs(limit=1)] == [third]
 
 
+@pytest.mark.parametrize("number", [7, 0, -1, 2**31, 2**70])
+def test_a_number_that_no_job_has_is_refused(jobs: JobStore, number: int) -> None:
+    with pytest.raises(InputRefused, match="no such job"):
+        jobs.job(number)
+
+
 def test_a_job_that_does_not_exist_is_refused(jobs: JobStore) -> None:
     with pytest.raises(InputRefused, match="no such job"):
         jobs.job(7)

@@ -49,7 +49,7 @@ def _jobs() -> None:
     op.create_index(op.f("ix_jobs_state"), "jobs", ["state"])
     op.create_table(
         "leases",
-        sa.Column("device", sa.String(length=200), nullable=False),
+        sa.Column("device", sa.Text(), nullable=False),
         sa.Column("job_id", sa.Integer(), nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=False),
