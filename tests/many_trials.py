@@ -3,7 +3,7 @@ simulated batcher, each trial a jittered copy of one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -125,10 +125,11 @@ def store_study(
     *,
     state: StudyState = StudyState.DONE,
     planned: int | None = None,
+    definition: Mapping[str, object] | None = None,
 ) -> int:
     """Store a study of these trials in one transaction; decided, where it is done."""
     SqlTrialStore(where).close()
-    definition = a_definition(name, len(trials))
+    definition = dict(definition or a_definition(name, len(trials)))
     study = read_definition(definition)
     database = Database(where)
     ended = None if state is StudyState.RUNNING else STARTED_AT + 20.0 * len(trials)

@@ -1,4 +1,13 @@
 "use strict";
+// The plots' library is large, and Dash asks for it only once a page with a plot is there: where it
+// will be needed it is fetched from the start, elsewhere when there is nothing else to do.
+(() => {
+  const ahead = document.createElement("link");
+  ahead.href = "/_dash-component-suites/plotly/package_data/plotly.min.js";
+  ahead.as = "script";
+  ahead.rel = location.pathname.startsWith("/study/") ? "preload" : "prefetch";
+  document.head.append(ahead);
+})();
 // Before anything is painted: the theme that was chosen here, or the system's.
 (() => {
   const KEY = "autotune-theme";
