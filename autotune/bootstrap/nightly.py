@@ -20,14 +20,14 @@ from autotune.bootstrap.session import Plan, Present, StudySession
 from autotune.bootstrap.stored import HARDWARE, StoredStudy
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision
-from autotune.core.drift import same
+from autotune.core.drift import Observation, same
 from autotune.core.errors import AutotuneError
 from autotune.core.notices import Event
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.core.records import HELD, StudyRecord, StudyState
 from autotune.core.schedules import NightRun, RunState, Schedule
 from autotune.core.study import Launch, Study
-from autotune.core.trial import Trial
+from autotune.core.trial import Trial, numbered
 from autotune.ports import ProgressListener
 from autotune.retune import telling
 from autotune.retune.nightly import (
@@ -40,7 +40,7 @@ from autotune.retune.nightly import (
     Weighing,
     WindowOver,
 )
-from autotune.retune.past import Past, kept_by, known_trials, worth_asking_first
+from autotune.retune.past import Past, kept_by, known_trials, last_seen, worth_asking_first
 from autotune.service_ports import ScheduleStore
 from autotune.studyfile import read_definition
 from search_spaces.candidate import Candidate
@@ -217,13 +217,26 @@ class _Work:
         record = self.store.trials.study(str(self._study_id))
         return weigh(
             Weighing(
-                trial=trial,
+                trial=self._sampled(record.id, CHAMPION) or trial,
                 study=self.study,
                 study_id=record.id,
                 environment=record.environment or {},
                 pasts=pasts,
+                before=self._before(trial.candidate, pasts),
             )
         )
+
+    def _before(self, champion: Candidate, pasts: Sequence[Past]) -> Observation | None:
+        seen = last_seen(champion, self.study.definition, pasts)
+        if seen is None:
+            return None
+        past, trial = seen
+        sampled = self._sampled(past.record.id, trial.number)
+        return Observation.of(sampled, past.record.id, past.environment)
+
+    def _sampled(self, study_id: int, number: int) -> Trial | None:
+        """A trial with the raw times of its requests."""
+        return numbered(self.store.trials.trials(study_id, samples=True), number)
 
     def _champion(self, found: Candidate) -> Candidate | None:
         """What was promoted last, in the space's words; None where nothing was, or where the study

@@ -1,9 +1,11 @@
 """Whether a configuration is still what it was, and what has changed around it since.
 
 The same candidate measured under the same workload at two times, mostly a night apart. A
-difference counts when it is beyond what both measurements leave open and beyond what figures of one
-configuration differ by from run to run (see `autotune.core.comparison`). Its likely causes are read
-from what was recorded of both: nothing is tried apart, so that they are likely, never proven.
+difference counts when it is beyond what the measurements leave open and beyond what figures of one
+configuration differ by from run to run. Latencies of two nights that had the same arrivals, as they
+have by the study's seed, are compared in pairs (see `autotune.core.comparison`), so that the luck
+of the arrivals takes no part; others, and rates, by their intervals. Likely causes are read from
+what was recorded of both: nothing is tried apart, so that they are likely, never proven.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from typing import Any
 
 from autotune.core.comparison import (
     LATENCY_RUN_TO_RUN,
+    LEAST_REQUESTS,
     RATE_RUN_TO_RUN,
     UNKNOWN,
+    Comparison,
     Relation,
+    compare_latency,
     relation,
 )
 from autotune.core.evidence import estimate, evidence
@@ -30,6 +35,9 @@ from autotune.core.sla import Sla
 from autotune.core.trial import Trial
 from autotune.core.wording import change_span, listed, percent
 
+SURE = 3.0
+"""Standard deviations that a paired difference must be off zero by. It is asked every night: at 95%
+there would be a false alarm every few weeks."""
 FOREIGN_CPU = 0.02
 """A change of the processor's share that others took, from which on it is told."""
 CLOCK = 0.03
@@ -72,6 +80,11 @@ class Observation:
             measurements=measured,
             environment=environment,
         )
+
+    @property
+    def first(self) -> Measurement:
+        """The search's own: the one with the arrivals that every study of that seed has."""
+        return self.measurements[0]
 
     @property
     def last(self) -> Measurement:
@@ -186,10 +199,15 @@ class Drift:
         return plain
 
 
-def drift_between(before: Observation, after: Observation, sla: Sla) -> Drift:
-    """Hold the latencies of the SLA and the saturation throughput against each other."""
-    metrics = [*(f"p{p:g}_ms" for p in sorted(sla.latency_ms)), "saturation_qps"]
-    found = (_shift(metric, before, after) for metric in metrics)
+def drift_between(before: Observation, after: Observation, sla: Sla, *, timeout_s: float) -> Drift:
+    """Hold the latencies of the SLA and the saturation throughput against each other. A request
+    without a good answer counts with ``timeout_s``."""
+    latencies = (
+        _paired(percentile, before.first, after.first, timeout_s)
+        or _shift(f"p{percentile:g}_ms", before, after)
+        for percentile in sorted(sla.latency_ms)
+    )
+    found = (*latencies, _shift("saturation_qps", before, after))
     shifts = tuple(shift for shift in found if shift is not None)
     worse = any(shift.relation is Relation.WORSE for shift in shifts)
     drifted = any(shift.counts for shift in shifts)
@@ -202,6 +220,39 @@ def drift_between(before: Observation, after: Observation, sla: Sla) -> Drift:
 
 
 # ------------------------------------------------------------------------------------ the figures
+def _paired(
+    percentile: float, before: Measurement, after: Measurement, timeout_s: float
+) -> Shift | None:
+    """By the requests themselves; None where they are not known, or not of the same arrivals."""
+    metric = f"p{percentile:g}_ms"
+    values = before.metric(metric), after.metric(metric)
+    first, second = before.load.samples, after.load.samples
+    if first is None or second is None or values[0] is None or values[1] is None:
+        return None
+    if before.traffic is None or before.traffic != after.traffic:
+        return None
+    if min(len(first.ok), len(second.ok)) < LEAST_REQUESTS:
+        return None
+    found = compare_latency(
+        0, 1, percentile, [(first, second)], timeout_s=timeout_s, taken_at=after.started_at
+    )
+    return Shift(
+        metric=metric,
+        before=values[0],
+        after=values[1],
+        effect=found.effect,
+        interval=found.interval,
+        relation=found.relation if _beyond(found) else Relation.TIE,
+    )
+
+
+def _beyond(found: Comparison) -> bool:
+    """Whether it is off zero by `SURE` standard deviations, as its 95% interval has them."""
+    effect = math.log1p(found.effect)
+    near = math.log1p(found.interval.low if effect > 0 else found.interval.high)
+    return abs(effect) > abs(effect - near) * SURE / _normal()
+
+
 def _shift(metric: str, before: Observation, after: Observation) -> Shift | None:
     first, second = (estimate(each.measurements, metric) for each in (before, after))
     if first is None or second is None or first.value <= 0 or second.value <= 0:

@@ -29,7 +29,7 @@ from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import Clock
 from autotune.retune import telling
-from autotune.retune.past import Past, last_seen, settled
+from autotune.retune.past import Past, settled
 from autotune.service_ports import ScheduleStore
 from search_spaces.candidate import Candidate
 
@@ -52,14 +52,16 @@ class WindowOver(Interrupted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighing:
-    """The champion's trial, just measured in study ``study_id`` on what ``environment`` tells, and
-    the studies before it, newest first."""
+    """The champion's trial, just measured in study ``study_id`` on what ``environment`` tells; the
+    studies before it, newest first; and how it was measured ``before`` (None: never, under this
+    workload)."""
 
     trial: Trial
     study: Study
     study_id: int
     environment: Mapping[str, Any]
     pasts: Sequence[Past]
+    before: Observation | None
 
 
 Weigh: TypeAlias = Callable[[Weighing], str | None]
@@ -200,11 +202,11 @@ class Night:
         )
 
     def _drift(self, weighing: Weighing) -> Drift | None:
-        """None where it has not been measured before, under this workload."""
-        trial, study = weighing.trial, weighing.study
-        before = last_seen(trial.candidate, study.definition, weighing.pasts)
-        now = Observation.of(trial, weighing.study_id, weighing.environment)
-        return None if before is None or now is None else drift_between(before, now, study.sla)
+        before, study = weighing.before, weighing.study
+        now = Observation.of(weighing.trial, weighing.study_id, weighing.environment)
+        if before is None or now is None:
+            return None
+        return drift_between(before, now, study.sla, timeout_s=study.workload.timeout_s)
 
     def _refuse_unmeasured(self, tonight: Tonight) -> None:
         champion = numbered(tonight.trials, CHAMPION)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.core.decision import decide
-from autotune.core.drift import Observation, model_changed, same
+from autotune.core.drift import model_changed, same
 from autotune.core.evidence import evidence
 from autotune.core.records import CUT, HELD, StudyRecord, StudyState
 from autotune.core.schedules import Outcome
@@ -72,16 +72,15 @@ def kept_by(
 # -------------------------------------------------------------------------------------- the drift
 def last_seen(
     candidate: Candidate, definition: Mapping[str, Any], pasts: Sequence[Past]
-) -> Observation | None:
-    """The candidate as it was measured last under the same workload, on whatever it was."""
+) -> tuple[Past, Trial] | None:
+    """Where the candidate was measured last under the same workload, on whatever it was."""
     for past in pasts:
         there = past.record.definition
         if there.get("workload") != definition.get("workload"):
             continue
         trial = next((t for t in past.trials if t.candidate == candidate and evidence(t)), None)
-        found = Observation.of(trial, past.record.id, past.environment)
-        if found is not None:
-            return found
+        if trial is not None:
+            return past, trial
     return None
 
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.core.comparison import Relation
-from autotune.core.drift import Likelihood, Observation, drift_between
-from autotune.core.measurement import Gauge, Measurement, Purpose, TelemetryWindow
+from autotune.core.drift import Drift, Likelihood, Observation
+from autotune.core.drift import drift_between as between
+from autotune.core.measurement import (
+    Gauge,
+    LatencySummary,
+    Measurement,
+    Purpose,
+    RequestSamples,
+    TelemetryWindow,
+    Traffic,
+)
 from autotune.core.sla import Sla
 from tests.unit.made_trials import made_measurement, made_trial
 
@@ -57,6 +67,10 @@ def seen(measurement: Measurement, study_id: int = 1, **environment: Any) -> Obs
     )
 
 
+def drift_between(before: Observation, after: Observation, sla: Sla) -> Drift:
+    return between(before, after, sla, timeout_s=10.0)
+
+
 def kinds(before: Observation, after: Observation) -> list[str]:
     return [cause.kind for cause in drift_between(before, after, SLA).causes]
 
@@ -81,6 +95,39 @@ def test_a_difference_beyond_both_is_a_drift_in_the_metrics_own_direction() -> N
     assert shift.interval.low > 0.1
     assert drift.worse
     assert drift.words.startswith("p95 40.0 to 50.0 ms (+25.0%; +")
+
+
+def sampled(slower: float = 1.0, *, seed: int = 1, arrivals: int = 5) -> Measurement:
+    """Of 1,000 requests whose latencies are as many times as long, with hardly any other noise than
+    the arrivals', which are those of a seed."""
+    latencies = 20.0 + np.random.default_rng(arrivals).exponential(10.0, 1000)
+    latencies *= slower * np.random.default_rng(seed).normal(1, 0.01, 1000)
+    scheduled = np.arange(1000) / 100
+    samples = RequestSamples(
+        scheduled_s=scheduled,
+        sent_s=scheduled,
+        done_s=scheduled + latencies / 1000,
+        ok=np.ones(1000, bool),
+    )
+    made = measured(float(np.percentile(latencies, 95)), width=0.2)
+    traffic = Traffic(qps=100.0, arrival="poisson", cv=1.0, seed=arrivals)
+    load = replace(made.load, samples=samples, latency=LatencySummary.of(latencies))
+    return replace(made, load=load, traffic=traffic)
+
+
+def test_under_the_same_arrivals_their_luck_takes_no_part() -> None:
+    """Intervals of ± 20% overlap; run against run, 15% stand out."""
+    drift = drift_between(seen(sampled()), seen(sampled(1.15, seed=2)), SLA)
+    assert [shift.metric for shift in drift.found] == ["p95_ms"]
+
+
+def test_under_other_arrivals_the_intervals_decide() -> None:
+    other = seen(sampled(1.15, seed=2, arrivals=6))
+    assert not drift_between(seen(sampled()), other, SLA).drifted
+
+
+def test_nor_is_it_a_drift_within_the_allowance_from_run_to_run() -> None:
+    assert not drift_between(seen(sampled()), seen(sampled(1.08, seed=2)), SLA).drifted
 
 
 def test_what_became_faster_has_drifted_too() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from autotune.core.comparison import Comparison, relation
 from autotune.core.decision import decide
+from autotune.core.drift import Observation
 from autotune.core.errors import (
     InputRefused,
     Interrupted,
@@ -36,7 +37,7 @@ from autotune.retune.nightly import (
     WindowOver,
     challenge_s,
 )
-from autotune.retune.past import Past
+from autotune.retune.past import Past, last_seen
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
 from tests.fakes import FakeClock
@@ -134,6 +135,7 @@ class FakeWork:
                 study_id=11,
                 environment=self.environment,
                 pasts=self.pasts,
+                before=self._before(first),
             )
         )
         trials = self.trials[:1] if self.weighed is not None else self.trials
@@ -147,6 +149,13 @@ class FakeWork:
             why=self.weighed or "the budget is used up",
             held=self.weighed is not None,
         )
+
+    def _before(self, champion: Trial) -> Observation | None:
+        seen = last_seen(champion.candidate, STUDY.definition, self.pasts)
+        if seen is None:
+            return None
+        past, trial = seen
+        return Observation.of(trial, past.record.id, past.environment)
 
     def compare(self, tonight: Tonight, number: int) -> tuple[Sequence[Trial], Any]:
         self._do(f"compare {number}")

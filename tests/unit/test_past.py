@@ -76,7 +76,7 @@ def test_a_candidate_was_last_seen_in_the_newest_study_that_measured_it() -> Non
     ]
     found = last_seen(ONE, STUDY.definition, pasts)
     assert found is not None
-    assert found.study_id == 8
+    assert (found[0].record.id, found[1].number) == (8, 3)
 
 
 def test_on_another_model_it_was_seen_all_the_same() -> None:
