@@ -58,11 +58,12 @@ def replace_synced(path: Path, text: str) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Every file and directory below ``root``, and itself; symbolic links are left alone."""
+    """Every file and directory below ``root``, and itself; symbolic links, pipes and the like are
+    left alone."""
     for directory, _, files in os.walk(root):
         for file in files:
             path = Path(directory) / file
-            if not path.is_symlink():
+            if path.is_file() and not path.is_symlink():
                 with path.open("rb") as stream:
                     os.fsync(stream.fileno())
         sync_directory(Path(directory))

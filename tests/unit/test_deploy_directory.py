@@ -228,6 +228,29 @@ def test_a_symbolic_link_stays_one_and_leads_to_where_it_did(
     assert weights.read_text() == "w1"
 
 
+def test_a_version_that_lies_elsewhere_stays_there(
+    repository: Path, new: Release, tmp_path: Path
+) -> None:
+    (repository / MODEL / "1").rename(tmp_path / "store")
+    (repository / MODEL / "1").symlink_to("../../store")
+    target(repository).apply(new, label="p1")
+    assert (repository / MODEL / "1").is_symlink()
+    target(repository).verify(new)
+
+
+def test_a_model_that_is_a_link_comes_back_as_one(
+    repository: Path, new: Release, tmp_path: Path
+) -> None:
+    (repository / MODEL).rename(tmp_path / "store")
+    (repository / MODEL).symlink_to("../store")
+    kept = target(repository).apply(new, label="p1")
+    target(repository).verify(new)
+    assert (tmp_path / "store" / "config.pbtxt").read_text() == promoting.config(MODEL)
+    target(repository).restore(kept)
+    assert (repository / MODEL).is_symlink()
+    assert (repository / MODEL / "config.pbtxt").read_text() == promoting.config(MODEL)
+
+
 # ------------------------------------------------------------------------------ a pipeline's models
 @pytest.fixture
 def pipelines(tmp_path: Path) -> tuple[Path, Release]:
@@ -383,6 +406,11 @@ def test_a_repository_that_cannot_be_written_is_refused(repository: Path, new: R
 def test_the_directory_of_a_model_is_no_repository(repository: Path, new: Release) -> None:
     with pytest.raises(InputRefused, match="a model's own directory"):
         target(repository / MODEL).preflight(new)
+
+
+def test_the_root_directory_is_refused() -> None:
+    with pytest.raises(InputRefused, match="beside the root directory"):
+        target(Path("/"))
 
 
 def test_a_repository_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -303,7 +303,10 @@ def _real(repository: Path) -> Path:
     if not repository.is_dir():
         rule = "is a file, not a directory" if repository.exists() else "does not exist"
         raise InputRefused(f"the target repository {rule}", value=str(repository))
-    return repository.resolve()
+    real = repository.resolve()
+    if real == real.parent:
+        raise InputRefused("nothing can be prepared beside the root directory", value=str(real))
+    return real
 
 
 def _mount_in(folder: Path) -> Path | None:

@@ -120,7 +120,9 @@ def build(change: Change, target: Path) -> None:
 
 
 def _put(new: Path, old: Path, target: Path) -> None:
-    if new.is_dir():
+    if old.is_symlink() and old.is_dir() and _same_below(new, old):
+        link(old, target)
+    elif new.is_dir():
         target.mkdir()
         for entry in _entries(new):
             _put(entry, old / entry.name, target / entry.name)
@@ -155,13 +157,16 @@ def link(source: Path, target: Path) -> None:
 
 
 def room_needed(change: Change) -> int:
-    """Bytes that `build` copies at most."""
-    files = (*change.added, *change.replaced, CONFIG_FILE)
-    return sum((change.release / file).stat().st_size for file in files)
-
-
-def size_of(folder: Path) -> int:
-    return sum((folder / file).stat().st_size for file in _files(folder))
+    """Bytes that `build` copies at most: what changes, and what lies on another file system, where
+    hard links do not lead."""
+    ours = {CONFIG_FILE, *change.added, *change.replaced}
+    here = change.present.parent.stat().st_dev
+    far = [
+        each
+        for file in _files(change.present)
+        if file not in ours and (each := change.present / file).lstat().st_dev != here
+    ]
+    return sum(each.lstat().st_size for each in (*(change.release / file for file in ours), *far))
 
 
 # -------------------------------------------------------------------------------------- refusals
@@ -222,6 +227,11 @@ def _entries(folder: Path) -> list[Path]:
 
 def _top(file: str) -> str:
     return file.split("/", 1)[0]
+
+
+def _same_below(one: Path, other: Path) -> bool:
+    files = set(_files(one))
+    return files == set(_files(other)) and all(_same(one / each, other / each) for each in files)
 
 
 def _same(one: Path, other: Path) -> bool:
