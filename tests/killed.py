@@ -156,7 +156,7 @@ def restore_case(folder: Path, *, several: bool) -> int:
 
 # ------------------------------------------------------------------------------------- the store
 class Stepping:
-    """Anything, with a step before and after each of its calls."""
+    """Anything, with a step before each of its calls."""
 
     def __init__(self, inner: Any, killed: Killed) -> None:
         self._inner, self._killed = inner, killed
@@ -166,9 +166,7 @@ class Stepping:
 
         def called(*args: Any, **options: Any) -> Any:
             self._killed.step()
-            answer = method(*args, **options)
-            self._killed.step()
-            return answer
+            return method(*args, **options)
 
         return called
 
