@@ -1,0 +1,150 @@
+"""The application around the pages: addresses, what it serves, what it never asks of others."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from dash import html
+from starlette.middleware import Middleware
+from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from autotune.core.errors import NotFound
+from dashboards.web import style
+from dashboards.web.app import create_app
+from dashboards.web.parts.callbacks import in_thread
+from dashboards.web.routing import Page, find
+from dashboards.web.shell import page_at
+from tests.serving import desks_of
+
+DESKS = desks_of(studies=None)
+HTML = {"accept": "text/html"}
+
+
+def _refused(_desks: Any, asked: Any) -> Any:
+    raise NotFound("no such thing", value=asked["name"], next_step="Look at the list.")
+
+
+PAGES = (
+    Page(path="/", title="First", layout=lambda *_: html.P("here"), nav="First"),
+    Page(path="/thing/{name}", title="Thing", layout=_refused),
+    Page(path="/asked", title="Asked", layout=lambda _, asked: html.P(str(sorted(asked.items())))),
+)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with TestClient(create_app(DESKS, pages=PAGES)) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/", "/thing/one", "/asked/"])
+def test_every_page_has_an_address_of_its_own(client: TestClient, path: str) -> None:
+    answer = client.get(path, headers=HTML)
+    assert (answer.status_code, "react-entry-point" in answer.text) == (200, True)
+
+
+def test_an_address_that_is_none_is_a_page_that_says_so_with_404(client: TestClient) -> None:
+    answer = client.get("/nowhere", headers=HTML)
+    assert (answer.status_code, "react-entry-point" in answer.text) == (404, True)
+    assert "There is no such page" in str(page_at(PAGES, DESKS, "/nowhere"))
+
+
+def test_a_program_is_told_in_json_that_there_is_nothing(client: TestClient) -> None:
+    answer = client.get("/nowhere")
+    assert (answer.status_code, answer.json()) == (404, {"detail": "there is nothing at /nowhere"})
+
+
+def test_nothing_on_a_page_comes_from_another_host(client: TestClient) -> None:
+    page = client.get("/", headers=HTML).text
+    fetched = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert fetched
+    assert not [address for address in fetched if not address.startswith("/")]
+
+
+def test_all_that_a_page_names_is_served(client: TestClient) -> None:
+    page = client.get("/", headers=HTML).text
+    for address in re.findall(r'(?:src|href)="(/[^"]*)"', page):
+        assert client.get(address).status_code == 200, address
+
+
+def test_pages_that_describe_the_api_from_another_host_are_off(client: TestClient) -> None:
+    assert [client.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]
+
+
+def test_answers_are_packed(client: TestClient) -> None:
+    answer = client.get("/_dash-component-suites/plotly/package_data/plotly.min.js")
+    assert answer.headers["content-encoding"] == "gzip"
+
+
+def test_middleware_sees_the_address_that_was_asked_for() -> None:
+    seen: list[str] = []
+
+    class Sees:
+        def __init__(self, app: ASGIApp) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            seen.append(scope.get("path", ""))
+            await self.app(scope, receive, send)
+
+    app = create_app(DESKS, pages=PAGES, middleware=lambda _: [Middleware(Sees)])
+    TestClient(app).get("/thing/one", headers=HTML)
+    assert seen == ["/thing/one"]
+
+
+def test_middleware_knows_the_scripts_that_pages_hold() -> None:
+    known: list[str] = []
+
+    def layers(dash_app: Any) -> list[Middleware]:
+        known.extend(dash_app.csp_hashes())
+        return []
+
+    create_app(DESKS, pages=PAGES, middleware=layers)
+    assert known
+    assert all(each.startswith("'sha256-") for each in known)
+
+
+# ------------------------------------------------------------------------------------------ pages
+def test_a_page_is_given_what_the_address_says() -> None:
+    found = find(PAGES, "/thing/one two", "?from=3")
+    assert found is not None
+    assert found[1] == {"name": "one two", "from": "3"}
+
+
+def test_a_query_does_not_stand_for_a_part_of_the_path() -> None:
+    found = find(PAGES, "/thing/one", "?name=two")
+    assert found is not None
+    assert found[1]["name"] == "one"
+
+
+def test_what_a_page_refuses_is_told_in_its_place() -> None:
+    shown, title = page_at(PAGES, DESKS, "/thing/one")
+    assert title == "Thing"
+    assert "no such thing (got one)" in str(shown)
+    assert "Look at the list." in str(shown)
+
+
+def test_a_callback_that_asks_the_desks_leaves_the_event_loop_free() -> None:
+
+    async def asked() -> int:
+        return await in_thread(threading.get_ident)()
+
+    assert anyio.run(asked) != threading.get_ident()
+
+
+# ------------------------------------------------------------------------------------------ looks
+def test_the_theme_that_was_chosen_stands_before_the_system_s() -> None:
+    sheet = style.sheet()
+    dark = sheet.index(':root[data-theme="dark"]')
+    assert dark > sheet.index("prefers-color-scheme: dark")
+    assert "--back: #14171c" in sheet[dark:]
+
+
+def test_a_style_sheet_that_has_changed_is_fetched_anew() -> None:
+    assert style.address("a") != style.address("b")
