@@ -3,9 +3,9 @@
     python -m tests.benchmarks.service_kills [--stages trial finals] [--lease 5]
 
 A small study is run to its end once for each stage; there the service is killed, and started
-again at once. A phase is a load phase that was stored. Prints a row per stage: the phases that were
-stored when it was killed, how many of them were lost, how many there are in the end, and how long it
-took from the kill until the study went on. Never passes or fails.
+again at once. Prints a row per stage: the load phases that were stored when it was killed, how many
+of them were lost, how many there are in the end, and how long it took from the kill until the study
+went on. Never passes or fails.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ class Bench:
         number = self._submit(service, f"killed-at-{stage}")
         found = service.until(number, lambda job: job["ended_at"] is not None or _at(job, stage))
         if found["ended_at"] is not None:
-            service.running.process.terminate()
-            service.running.finish()
+            _stop(service)
             return f"| {stage} | not met: over too soon | | | |"
         service.running.process.kill()
         killed_at = time.time()
@@ -78,8 +77,7 @@ class Bench:
         took_s = service.job(number)["progress"]["at"] - killed_at
         service.until(number, lambda job: job["ended_at"] is not None)
         after = self._phases(number)
-        service.running.process.terminate()
-        service.running.finish()
+        _stop(service)
         lost = len(before - after)
         return f"| {stage} | {len(before)} | {lost} | {len(after)} | {took_s:.0f} |"
 
@@ -100,6 +98,11 @@ class Bench:
             for trial in trials
             for measurement in trial.measurements
         }
+
+
+def _stop(service: Service) -> None:
+    service.running.process.terminate()
+    service.running.finish()
 
 
 def _at(job: dict, stage: str) -> bool:
