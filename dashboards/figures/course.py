@@ -23,7 +23,7 @@ SLICES = 60
 SHARES = ("sm_active", "tensor_active", "dram_active")
 """Gauges that are drawn with the utilization: shares of time, too."""
 _COLOURS = ("#b4477e", "#7a5fc7", "#c2961c")
-_GAP = 0.06
+_GAP = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,9 @@ def draw_course(found: Course | None, limit_ms: float | None) -> Figure | None:
     if found is None:
         return None
     panels = [
-        panel for panel in (_latency(found), _flight(found), _rate(found), _busy(found)) if panel
+        panel
+        for panel in (_latency(found, limit_ms), _flight(found), _rate(found), _busy(found))
+        if panel
     ]
     heights = [2.0 if panel["title"] == "latency (ms)" else 1.0 for panel in panels]
     domains = _domains(heights)
@@ -100,14 +102,36 @@ def draw_course(found: Course | None, limit_ms: float | None) -> Figure | None:
     placed = layout(
         xaxis=axis("seconds of the measured window", anchor=_name("y", len(panels) - 1)),
         hovermode="x",
+        showlegend=False,
+        annotations=[],
+        margin={"l": 48, "r": 16, "t": 30, "b": 44},
     )
     for at, (panel, domain) in enumerate(zip(panels, domains, strict=True)):
         name = _name("y", at)
         traces += [{**trace, "yaxis": name} for trace in panel["traces"]]
-        placed[_name("yaxis", at)] = axis(panel["title"], domain=domain, **panel["axis"])
-    if found.timeline.slices_s and limit_ms is not None:
-        placed["shapes"] = _limit(limit_ms, max(found.timeline.max_ms))
+        placed[_name("yaxis", at)] = axis(domain=domain, nticks=4, **panel["axis"])
+        placed["annotations"].append(_heading(panel, domain[1]))
     return {"data": traces, "layout": placed}
+
+
+def _heading(panel: dict[str, Any], top: float) -> dict[str, Any]:
+    """What a panel shows, its lines named in their colours: a legend of all would be far off."""
+    lines = [
+        f'<span style="color:{trace["line"]["color"]}">━ {trace["name"]}</span>'
+        for trace in panel["traces"]
+    ]
+    return {
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0,
+        "y": top,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "align": "left",
+        "showarrow": False,
+        "text": "  ".join([f"<b>{panel['title']}</b>", *lines]),
+        "font": {"size": 12},
+    }
 
 
 def _name(axis_name: str, at: int) -> str:
@@ -139,26 +163,28 @@ def _line(
     }
 
 
-def _latency(found: Course) -> dict[str, Any] | None:
+def _latency(found: Course, limit_ms: float | None) -> dict[str, Any] | None:
+    """With the SLA's line where it is near enough not to flatten what was measured."""
     line = found.timeline
     if not line.slices_s:
         return None
     words = "%{y:.1f} ms"
-    return {
-        "title": "latency (ms)",
-        "axis": {"rangemode": "tozero"},
-        "traces": [
-            _line("slowest", line.slices_s, line.max_ms, MARKS[Standing.MISSES][1], words),
-            _line("median", line.slices_s, line.median_ms, PICK_COLOUR, words),
-        ],
-    }
+    traces = [
+        _line("slowest", line.slices_s, line.max_ms, MARKS[Standing.MISSES][1], words),
+        _line("median", line.slices_s, line.median_ms, PICK_COLOUR, words),
+    ]
+    if limit_ms is not None and limit_ms <= 3 * max(line.max_ms):
+        ends = (0.0, max(line.slices_s[-1], *found.rate_s[-1:]))
+        name = f"SLA {limit_ms:g} ms"
+        traces.append(_line(name, ends, (limit_ms,) * 2, LIMIT_COLOUR, words, dash="dash"))
+    return {"title": "latency (ms)", "axis": {"rangemode": "tozero"}, "traces": traces}
 
 
 def _flight(found: Course) -> dict[str, Any] | None:
     if not found.flight_s:
         return None
     line = _line("in flight", found.flight_s, found.in_flight, "#7a5fc7", "%{y}", shape="hv")
-    return {"title": "in flight", "axis": {"rangemode": "tozero"}, "traces": [line]}
+    return {"title": "requests", "axis": {"rangemode": "tozero"}, "traces": [line]}
 
 
 def _rate(found: Course) -> dict[str, Any] | None:
@@ -183,29 +209,6 @@ def _busy(found: Course) -> dict[str, Any] | None:
     if not traces:
         return None
     return {"title": "busy", "axis": {"range": [0, 1.05], "tickformat": ".0%"}, "traces": traces}
-
-
-def _limit(limit_ms: float, highest_ms: float) -> list[dict[str, Any]]:
-    """The SLA's line where it is near enough not to flatten what was measured."""
-    if limit_ms > 3 * highest_ms:
-        return []
-    return [
-        {
-            "type": "line",
-            "xref": "x domain",
-            "yref": "y",
-            "x0": 0,
-            "x1": 1,
-            "y0": limit_ms,
-            "y1": limit_ms,
-            "line": {"color": LIMIT_COLOUR, "width": 1.5, "dash": "dash"},
-            "label": {
-                "text": f"SLA {limit_ms:g} ms",
-                "font": {"color": LIMIT_COLOUR, "size": 11},
-                "textposition": "end",
-            },
-        }
-    ]
 
 
 def told_gauges(measurement: Measurement) -> list[tuple[str, str, str]]:

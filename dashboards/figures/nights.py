@@ -95,6 +95,7 @@ def draw_nights(
             yaxis=axis(axis_title(metric), rangemode="tozero", tickformat=_format(metric)),
             shapes=[*_changes(found, champions, zone), *_limit(found, limit)],
             hovermode="closest",
+            margin={"l": 48, "r": 16, "t": 40, "b": 44},
         ),
     }
 

@@ -174,18 +174,21 @@ def runs_table(runs: Sequence[NightRun], name: str = "") -> Component:
 
 
 def _run_row(run: NightRun) -> dict[str, Any]:
-    drift = run.summary.get("drift") or {}
     took = None if run.started_at is None or run.ended_at is None else run.ended_at - run.started_at
     return {
         "due": dcc.Link(when(run.scheduled_for), href=f"/runs/{run.id}"),
         "state": badge(run.state),
         "outcome": UNKNOWN if run.outcome is None else badge(run.outcome),
         "why": run.reason.splitlines()[0] if run.reason else UNKNOWN,
-        "drift": badge("worse" if drift.get("worse") else "better")
-        if drift.get("drifted")
-        else "none",
+        "drift": _drift(run.summary.get("drift")),
         "took": duration(took),
     }
+
+
+def _drift(drift: Mapping[str, Any] | None) -> Any:
+    if drift is None:
+        return UNKNOWN
+    return badge("worse" if drift.get("worse") else "better") if drift.get("drifted") else "none"
 
 
 # ------------------------------------------------------------------------------------------- acts

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
@@ -117,8 +118,16 @@ def register(dash_app: Dash, desks: Desks, acts: Mapping[str, Act]) -> None:
             filled = {str(name): str(value) for name, value in given["fields"].items()}
             said = _act(acts, given).do(desks, given["on"], filled, "" if who is None else who.name)
         except AutotuneError as error:
-            return [notes.refusal(error), _close()], no_update
+            return [notes.refusal(error), _once_more(desks, acts, given)], no_update
         return [notes.notice("Done.", html.P(said), kind="good"), _close()], done + 1
+
+
+def _once_more(desks: Desks, acts: Mapping[str, Act], given: Mapping[str, Any]) -> Component:
+    """Something else may be filled in, where it can still be done at all."""
+    try:
+        return _buttons(_act(acts, given).ask(desks, given["on"]))
+    except AutotuneError:
+        return _close()
 
 
 def _act(acts: Mapping[str, Act], named: Mapping[str, Any]) -> Act:
@@ -145,25 +154,15 @@ def _asking(question: Question) -> list[Any]:
         html.H2(question.title, id="act-title"),
         html.Div(list(question.says), className="act-says"),
         html.Div([_field(each) for each in question.fields], className="act-fields"),
-        html.Div(
-            [
-                html.Div(
-                    [
-                        html.Button(
-                            question.yes,
-                            type="button",
-                            className="action grave" if question.grave else "action main",
-                            **_DO,
-                        ),
-                        _close("Leave it as it is"),
-                    ],
-                    className="actions",
-                ),
-            ],
-            id=_ANSWER,
-            **aria(live="assertive"),
-        ),
+        html.Div([_buttons(question)], id=_ANSWER, **aria(live="assertive")),
     ]
+
+
+def _buttons(question: Question) -> Component:
+    """With a key of their own: what was pressed once is new again after a refusal."""
+    style = "action grave" if question.grave else "action main"
+    yes = html.Button(question.yes, type="button", className=style, key=token_hex(4), **_DO)
+    return html.Div([yes, _close("Leave it as it is")], className="actions")
 
 
 def _field(field: Field) -> Component:

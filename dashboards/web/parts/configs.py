@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dash import dcc, html
 from dash.development.base_component import Component
@@ -15,7 +16,9 @@ _KINDS = {"+": "added", "-": "removed", "@": "hunk"}
 
 def diff(text: str, label: str) -> Component:
     """A unified diff, its lines coloured by what they are."""
-    lines = [[html.Span(line, className=_kind(line)), "\n"] for line in text.splitlines()]
+    lines: list[list[Any]] = [
+        [html.Span(line, className=_kind(line)), "\n"] for line in text.splitlines()
+    ]
     return html.Pre(
         [part for line in lines for part in line], className="diff", tabIndex=0, **aria(label=label)
     )
