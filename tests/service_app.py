@@ -3,14 +3,21 @@ worker, scheduler and sockets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from autotune.bootstrap import serving
 from autotune.bootstrap.access import Access, add_token
 from autotune.bootstrap.desks import compose
 from autotune.bootstrap.guard import Guard, Limits
@@ -129,11 +136,21 @@ class Service:
         )
 
     def all_of_it(self) -> None:
-        """One of each, all with the id 1."""
+        """One of each, all with the id 1; two jobs, of which one is the schedule's run."""
         study_id = self.finished_study()
         self.queued_job()
-        self.schedule()
+        schedule_id = self.schedule()
+        self.store.submit_run(schedule_id, STARTED_AT, title="a night", devices=(), by="nightly")
         self.proposal(study_id)
+
+
+@contextmanager
+def apart(folder: Path) -> Iterator[None]:
+    """What commands and desks keep outside of the database is kept in this folder."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AUTOTUNE_WORK", str(folder / "work"))
+        environment.setenv("AUTOTUNE_SERVICE", str(folder / "service"))
+        yield
 
 
 def a_request(name: str = "ocr", **sections: Any) -> dict[str, Any]:
@@ -173,3 +190,20 @@ def _all_routes(routes: Sequence[Any]) -> list[Any]:
         inner = getattr(route, "effective_candidates", None)
         found += _all_routes(inner()) if inner is not None else [route]
     return found
+
+
+@contextmanager
+def listening(app: FastAPI) -> Iterator[str]:
+    """The application's address, while it is served on loopback as `autotune serve` does."""
+    server = uvicorn.Server(serving._server(app, (), lambda: None).config)
+    socket_ = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([socket_],), daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "it did not begin to listen"
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{socket_.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autotune.adapters import machine
 from autotune.bootstrap.promotions import LOOKED_THROUGH, approve_now, propose_now, reject_now
 from autotune.bootstrap.releases import normalized
-from autotune.core.errors import InputRefused
+from autotune.core.errors import Conflict
 from autotune.core.jobs import Job, JobKind
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
 from autotune.core.schedules import NightRun, Schedule
@@ -100,7 +100,7 @@ def champion_of(store: ServiceStore, model: str, target: Target | None = None) -
     promoted = models(store)
     if model not in promoted:
         raise no_such("model", model, promoted)
-    raise InputRefused(
+    raise Conflict(
         f"nothing of {model} that was promoted is in service" + (f" at {there}" if there else ""),
         next_step=f"`autotune history {model}` shows what was.",
     )

@@ -22,7 +22,7 @@ from autotune.bootstrap.variants_before import Before
 from autotune.bootstrap.variants_exported import prepare_one
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision, without_unconfirmed
-from autotune.core.errors import InputRefused
+from autotune.core.errors import InputRefused, NotFound
 from autotune.core.judged import judge_trial
 from autotune.core.records import PLANNED, DecisionRecord, StudyRecord, StudyState
 from autotune.core.searched import Searched
@@ -39,6 +39,7 @@ from storage.store import SqlTrialStore
 
 HARDWARE = ("processor", "cores", "gpus")
 """What of a machine's description makes its numbers another machine's."""
+_MOST_NAMED = 50
 
 
 @contextmanager
@@ -218,18 +219,20 @@ def export_stored(
 
 
 def _chosen(stored: StoredStudy, number: int | None) -> Trial:
+    nothing = stored.decision.without_verdict
     if number is None and stored.decision.pick is None:
         raise InputRefused(
             f"study {stored.record.name}, run {stored.record.id}, has no pick: "
-            + ("no candidate meets its SLA" if stored.trials else "nothing was measured"),
+            + ("nothing was measured" if nothing else "no candidate meets its SLA"),
             next_step="name a trial: --trial N; `autotune show` lists them",
         )
     wanted = stored.decision.pick if number is None else number
     found = numbered(stored.trials, wanted)
     if found is None:
-        numbers = ", ".join(str(trial.number) for trial in stored.trials) or "none"
-        raise InputRefused(
-            "the study has no such trial", value=number, next_step=f"it has {numbers}"
+        raise NotFound(
+            "the study has no such trial",
+            value=number,
+            next_step=f"it has {_numbers(stored.trials)}",
         )
     if found.measurement is None:
         state, why = unjudged(found)
@@ -239,6 +242,12 @@ def _chosen(stored: StoredStudy, number: int | None) -> Trial:
             next_step="export one that was, and is believed; `autotune show` lists them",
         )
     return found
+
+
+def _numbers(trials: Sequence[Trial]) -> str:
+    if len(trials) > _MOST_NAMED:
+        return f"{trials[0].number} to {trials[-1].number}"
+    return ", ".join(str(trial.number) for trial in trials) or "none"
 
 
 def _outcome(trial: Trial, sla: Sla) -> Outcome:

@@ -24,6 +24,8 @@ Id = Annotated[int, InPath(ge=1, le=LARGEST_ID)]
 Number = Annotated[int, InPath(ge=0, le=LARGEST_ID, description="A trial's number in its study.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Words = Annotated[str, Field(max_length=LONGEST_WORDS, pattern=r"^[^\x00]*$")]
+Address = Annotated[str, Field(max_length=300, pattern=r"^[^\x00\s]+:[0-9]+$")]
+"""host:port"""
 Name = Annotated[str, InPath(min_length=1, max_length=200)]
 
 
@@ -40,8 +42,8 @@ class StudyGiven(_Given):
 
 class TargetGiven(_Given):
     repository: Annotated[str, Field(max_length=4000, pattern=r"^[^\x00]+$")] | None = None
-    grpc: Annotated[str, Field(max_length=300)] | None = None
-    http: Annotated[str, Field(max_length=300)] | None = None
+    grpc: Address | None = None
+    http: Address | None = None
     shadow_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 20.0
 
     def target(self) -> Target:
