@@ -73,5 +73,10 @@ def without_secrets(
         if key != "event" and _SECRET_KEY.search(key):
             event[key] = MASK
         elif isinstance(value, str):
-            event[key] = _USER_PART.sub(f"{MASK}@", _TOKEN.sub(MASK, value))
+            event[key] = masked(value)
     return event
+
+
+def masked(text: str) -> str:
+    """Without tokens, and without users and passwords of addresses."""
+    return _USER_PART.sub(f"{MASK}@", _TOKEN.sub(MASK, text))

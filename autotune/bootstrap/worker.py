@@ -23,6 +23,7 @@ from autotune.adapters import machine
 from autotune.adapters.triton.process import ChildProcess, Command
 from autotune.bootstrap.bench import lock_name
 from autotune.bootstrap.jobs import folder_name
+from autotune.bootstrap.logs import masked
 from autotune.core.errors import AutotuneError
 from autotune.core.jobs import Job, JobState
 from autotune.service_ports import JobStore
@@ -251,4 +252,4 @@ def _last_words(output: Path, since: int) -> str:
         stream.seek(since)
         lines = deque(stream, maxlen=_LOG_LINES)
     words = b"".join(lines).decode(errors="replace").strip()
-    return words.removeprefix("autotune: ")[-_LONGEST:]
+    return masked(words.removeprefix("autotune: ")[-_LONGEST:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,8 @@ import psutil
 import pytest
 
 from autotune.adapters.triton.process import Command
-from autotune.bootstrap.worker import LATER, Timing, Worker
+from autotune.bootstrap.bench import alone
+from autotune.bootstrap.worker import LATER, Timing, Worker, someone_measures
 from autotune.core.errors import StoreFailed
 from autotune.core.jobs import Beat, Job, JobKind, JobState
 from storage.service import ServiceStore
@@ -105,6 +107,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         ("", JobState.DONE, ""),
         ("raise SystemExit(3)", JobState.DONE, "no candidate meets the SLA"),
         ("raise SystemExit('autotune: the disk is full')", JobState.FAILED, "the disk is full"),
+        (
+            "raise SystemExit('no answer from postgresql://me:hidden@db/x')",
+            JobState.FAILED,
+            "no answer from postgresql://…@db/x",
+        ),
         ("raise SystemExit(2)", JobState.FAILED, "its process ended with exit status 2"),
         (
             "import os; os.kill(os.getpid(), 11)",
@@ -177,6 +184,17 @@ def test_nothing_that_measures_begins_while_someone_else_does(bench: Bench) -> N
     assert bench.job(measuring).state is JobState.QUEUED
     occupied.clear()
     bench.until(measuring, JobState.DONE)
+
+
+def test_a_study_that_somebody_runs_is_seen_without_taking_its_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_SLOT", uuid.uuid4().hex)  # whatever else is measured here
+    assert not someone_measures()
+    with alone():
+        assert someone_measures()
+    with alone():
+        pass
 
 
 # ----------------------------------------------------------------------------- asked to end early
