@@ -36,12 +36,14 @@ class Dot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """``front`` is taken over the two axes, in the order of x: of those that meet the SLA, or where
+    """``every`` trial that has a value on both axes decides how they are scaled, ``dots`` are those
+    that are drawn. ``front`` is taken over the two axes, in the order of x: of those that meet the SLA, or where
     none does (``front_meets`` False) of all that were judged. ``without`` trials have no value on
     these axes. ``counts`` are by standing, of all that have."""
 
     x: str
     y: str
+    every: tuple[TrialLine, ...]
     dots: tuple[Dot, ...]
     front: tuple[TrialLine, ...]
     front_meets: bool
@@ -81,6 +83,7 @@ def cloud(  # noqa: PLR0913 - what is drawn, and how it is looked at
     return Cloud(
         x=x,
         y=y,
+        every=tuple(known),
         dots=tuple(_thinned(shown, (x, y), kept, window, most)),
         front=tuple(front),
         front_meets=bool(meeting),

@@ -36,13 +36,12 @@ def draw_cloud(found: Cloud) -> Figure:
     traces = [_front(found, bars=not few)]
     traces += [_standing(found, standing, bars=few) for standing in MARKS if _has(found, standing)]
     traces += _marks(found)
-    lines = [dot.line for dot in found.dots]
     axes = f"{found.x}|{found.y}"
     return {
         "data": traces,
         "layout": layout(
-            xaxis=axis(axis_title(found.x), **scale(lines, found.x), uirevision=axes),
-            yaxis=axis(axis_title(found.y), **scale(lines, found.y), uirevision=axes),
+            xaxis=axis(axis_title(found.x), **scale(found.every, found.x), uirevision=axes),
+            yaxis=axis(axis_title(found.y), **scale(found.every, found.y), uirevision=axes),
             shapes=limit_lines(found.limits, found.x, found.y),
             hovermode="closest",
             showlegend=False,

@@ -132,6 +132,7 @@ def _until(page: Page, act: str | None, wanted: str) -> float:
 def _zoom(page: Page) -> float:
     """A drag across part of the plot, until new points stand in it."""
     page.evaluate("window.marked = document.querySelector('#cloud .points path')")
+    page.locator("#cloud").scroll_into_view_if_needed()
     box = page.locator("#cloud .nsewdrag").first.bounding_box()
     assert box is not None
     x, y, width, height = box["x"], box["y"], box["width"], box["height"]

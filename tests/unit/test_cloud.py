@@ -131,6 +131,14 @@ def test_a_zoom_is_kept_while_the_axes_are_the_same() -> None:
     assert other["xaxis"]["uirevision"] != after["xaxis"]["uirevision"]
 
 
+def test_a_zoom_leaves_the_scale_of_the_axes_as_it_is() -> None:
+    lines = [line(n, 10.0 * 1.02**n, 40) for n in range(300)]
+    whole = draw_cloud(drawn(lines))["layout"]["xaxis"]
+    close = draw_cloud(drawn(lines, most=50, window=((10.0, 12.0), (30.0, 50.0))))
+    assert whole["type"] == "log"
+    assert close["layout"]["xaxis"]["type"] == "log"
+
+
 def test_a_candidate_s_words_are_no_markup_in_the_plot() -> None:
     named = TrialLine(
         number=0,

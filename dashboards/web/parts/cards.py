@@ -16,6 +16,7 @@ from dashboards.web.parts.words import aria
 
 PLOT: Any = {
     "displaylogo": False,
+    "showSendToCloud": False,
     "responsive": True,
     "doubleClick": "reset+autosize",
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
