@@ -162,16 +162,18 @@ class _Lane:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """A job under way. ``over`` tells the heartbeat that it has ended."""
+    """A job under way. ``good_until`` is how long it is this worker's for sure, by the monotonic
+    clock; ``over`` tells the heartbeat that it has ended."""
 
     lane: _Lane
     job: Job
-    held: bool = True
+    good_until: float = 0.0
     cancel: bool = False
     over: threading.Event = field(default_factory=threading.Event)
 
     def carry_out(self) -> JobState | None:
         """The state that it was left in; None where it was lost to someone else."""
+        self._renewed(time.monotonic())
         heart = threading.Thread(target=self._beat, name=f"lease of job {self.job.id}", daemon=True)
         heart.start()
         try:
@@ -196,34 +198,38 @@ class _Run:
 
     def _attend(self, child: ChildProcess) -> None:
         while not child.wait(_LOOK_S):
-            if not self.held or self.cancel or self.lane.stopping.is_set():
+            if self._lost() or self.cancel or self.lane.stopping.is_set():
                 child.close()
 
     def _beat(self) -> None:
-        """Until the job is over, or not this worker's any more: when another has it, or when two
-        thirds of the lease went by unrenewed. The rest of it is for the job's process to end."""
-        good_s = self.lane.timing.lease_s * 2 / 3
-        good_until = time.monotonic() + good_s
-        while not self.over.wait(self.lane.timing.beat_s):
+        """Until the job is over, or another worker's. (One beat may take as long as the database
+        is waited for.)"""
+        timing = self.lane.timing
+        while not self.over.wait(timing.beat_s):
             asked = time.monotonic()
             try:
-                beat = self.lane.store.beat(
-                    self.lane.owner, self.job.id, ttl_s=self.lane.timing.lease_s
-                )
+                beat = self.lane.store.beat(self.lane.owner, self.job.id, ttl_s=timing.lease_s)
             except AutotuneError as exc:
                 log.warning("lease not renewed", job=self.job.id, why=str(exc))
-                self.held = time.monotonic() < good_until
-            else:
-                good_until = asked + good_s
-                self.held, self.cancel = beat.held, beat.cancel
-            if not self.held:
+                continue
+            self.cancel = beat.cancel
+            if not beat.held:
+                self.good_until = 0.0
                 return
+            self._renewed(asked)
+
+    def _renewed(self, at: float) -> None:
+        """Two thirds of the lease; the rest of it is for the job's process to end."""
+        self.good_until = at + self.lane.timing.lease_s * 2 / 3
+
+    def _lost(self) -> bool:
+        return time.monotonic() >= self.good_until
 
     def _outcome(self, child: ChildProcess, last_words: str) -> tuple[JobState, str]:
         if child.exit_status in DONE:
             met = child.exit_status == 0
             return JobState.DONE, "" if met else "no candidate meets the SLA"
-        if not self.held:
+        if self._lost():
             return JobState.QUEUED, "its worker could not renew its lease"
         if self.cancel:
             return JobState.CANCELLED, "cancelled while it ran"

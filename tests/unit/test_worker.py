@@ -235,11 +235,13 @@ def test_a_job_that_is_deaf_to_its_end_is_killed_after_the_grace(bench: Bench) -
 
 # --------------------------------------------------------------------------------------- leases
 class Flaky:
-    """A job store that does not answer while ``away``, and that gives out a job only once."""
+    """A job store that does not answer while ``away``, takes its time while ``hung``, and gives out
+    a job only once."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self.away = False
+        self.hung = threading.Event()
         self._given = False
 
     def __getattr__(self, name: str) -> Any:
@@ -253,6 +255,8 @@ class Flaky:
 
     def beat(self, owner: str, job_id: int, *, ttl_s: float) -> Beat:
         self._answer()
+        while self.hung.is_set():
+            time.sleep(0.02)
         beat: Beat = self._store.beat(owner, job_id, ttl_s=ttl_s)
         return beat
 
@@ -281,6 +285,15 @@ def test_a_job_whose_lease_cannot_be_renewed_is_ended_and_put_back(bench: Bench)
     job = bench.until(job_id, JobState.QUEUED)
     assert "lease" in job.reason
     assert no_process()
+
+
+def test_a_heartbeat_that_hangs_keeps_no_job_beyond_its_lease(bench: Bench) -> None:
+    store = Flaky(bench.jobs)
+    bench.worker(jobs=store, timing=Timing(lease_s=3, beat_s=0.05, poll_s=0.02))
+    begun(bench)
+    store.hung.set()
+    bench.wait(no_process, "its process goes on")
+    store.hung.clear()
 
 
 def test_a_heartbeat_that_fails_is_no_reason_to_end_a_job(bench: Bench) -> None:
