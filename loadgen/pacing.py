@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import gevent
@@ -26,7 +26,6 @@ from loadgen.transport import InferClient
 _NEVER = float("nan")
 _SWEEP_S = 0.01
 _MARK_S = 0.1
-_LEAD_S = 0.02
 _BACK_OFF_S = 0.02
 _DRAIN_S = 1.0
 
@@ -40,6 +39,15 @@ class RequestTimedOut(GreenletExit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The phase is the work of ``of`` processes, of which this is number ``index`` from 0: it has
+    every ``of``-th request, beginning with that one."""
+
+    index: int = 0
+    of: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A phase: a warm-up of at most ``warmup_s``, then a measured window of at most ``measure_s``;
     both are as long as that if nobody ends them before. A request times out ``timeout_s`` after it
@@ -50,6 +58,7 @@ class Window:
     timeout_s: float
     tail_s: float
     cap: int
+    share: Share = field(default_factory=Share)
 
 
 class Watcher:
@@ -121,15 +130,20 @@ class Phase:
         return self._recorded()
 
     # --------------------------------------------------------------------------- the window
-    def open(self) -> None:
-        """Let the window open in a moment, unless it has."""
-        self._opens_at = min(self._opens_at, max(0.0, self._now()) + _LEAD_S)
+    def open(self, at_s: float) -> None:
+        """Let the window open then, in seconds since the phase began, unless it has by that time.
+        The moment holds even if it is heard of late: several processes have it in common."""
+        if not self._opened:
+            self._opens_at = min(self._opens_at, at_s)
 
-    def close(self) -> None:
-        """Close the window now, unless it has closed or was never open."""
-        if self._opened:
-            self._closes_at = min(self._closes_at, self._now())
-            self._tick(self._now())
+    def close(self, at_s: float) -> None:
+        """Close the window then, unless it has closed by that time or was never open. Of a moment
+        that is past, what was due since does not count."""
+        if not self._opened or self._closed:
+            return
+        self._closes_at = max(self._opens_at, min(self._closes_at, at_s))
+        self._unsettled = sum(self._counts(self._scheduled[each]) for each in self._in_flight)
+        self._tick(self._now())
 
     @property
     def _opened(self) -> bool:
@@ -194,8 +208,10 @@ class Phase:
         self._listener((self._now() - self._scheduled[number]) * 1e3, length, code)
 
     def _body(self, number: int) -> int:
-        """The window's n-th request has the n-th body, however many there were before it."""
-        return number - self._first_counted if number >= self._first_counted else number
+        """The window's n-th request has the n-th body, however many there were before it, and
+        whichever process sends it."""
+        mine = number - self._first_counted if number >= self._first_counted else number
+        return mine * self._window.share.of + self._window.share.index
 
     def _settle(self, number: int, code: int) -> None:
         self._code[number] = code

@@ -8,6 +8,7 @@ import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from autotune.core.errors import AutotuneError, LoadFailed
 
 _ROOT = Path(__file__).resolve().parent.parent
 _LOG_LINES = 15
+_LOOK_S = 0.2
+"""How soon it is found out that one of several processes has died."""
 
 
 def unwritable(reason: str) -> AutotuneError:
@@ -117,3 +120,27 @@ class LoadProcess:
     def _log_tail(self) -> str:
         text = self._log.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-_LOG_LINES:])
+
+
+class LoadFleet:
+    """The processes that share a phase: told the same, and waited for until all have spoken."""
+
+    def __init__(self, members: Sequence[LoadProcess]) -> None:
+        self.members = tuple(members)
+
+    def send(self, command: dict[str, Any]) -> None:
+        for member in self.members:
+            member.send(command)
+
+    def expect(self, name: str, deadline: float) -> list[dict[str, Any]]:
+        """The next event of each, which must be ``name``; see `LoadProcess.expect`."""
+        while not self.wait(min(deadline, time.monotonic() + _LOOK_S)):
+            if time.monotonic() >= deadline:
+                break
+        return [member.expect(name, deadline) for member in self.members]
+
+    def wait(self, until: float) -> bool:
+        """Whether each has an event by then; see `LoadProcess.wait`. All of them are looked after:
+        one that dies is not found out only when the first has spoken."""
+        spoken = [member.wait(until) for member in self.members]
+        return all(spoken)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -65,6 +65,28 @@ class RawRun:
     max_in_flight: int
     cap_hit: bool
     texts: Mapping[int, str] = field(default_factory=dict)
+
+
+def merged(runs: Sequence[RawRun]) -> RawRun:
+    """One phase of which several processes each had a share, in the order in which the requests
+    were due. ``generator_cpu`` is that of the process that was the busiest; ``max_in_flight`` may
+    be too large: not all had the most at the same moment."""
+    if len(runs) == 1:
+        return runs[0]
+    scheduled = np.concatenate([run.scheduled_s for run in runs])
+    order = np.argsort(scheduled, kind="stable")
+    return RawRun(
+        scheduled_s=scheduled[order],
+        sent_s=np.concatenate([run.sent_s for run in runs])[order],
+        done_s=np.concatenate([run.done_s for run in runs])[order],
+        code=np.concatenate([run.code for run in runs])[order],
+        opened_s=max(run.opened_s for run in runs),
+        closed_s=min(run.closed_s for run in runs),
+        generator_cpu=max(run.generator_cpu for run in runs),
+        max_in_flight=sum(run.max_in_flight for run in runs),
+        cap_hit=any(run.cap_hit for run in runs),
+        texts={code: text for run in runs for code, text in run.texts.items()},
+    )
 
 
 def summarise(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ import numpy as np
 
 from autotune.core.intervals import Interval
 from autotune.core.steady import growth_qps
-from loadgen.results import Code, RawRun
+from loadgen.results import Code, RawRun, merged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -116,19 +117,17 @@ class StreamReader:
         self._rows[numbers] = rows
         self._count = max(self._count, needed)
 
-    def latencies_ms(self) -> NDArray[np.float64]:
-        """Of all answered requests so far, in the order in which they were due, shape (n,)."""
-        latency = (self._rows[: self._count, 3] - self._rows[: self._count, 1]) * 1e3
-        return latency[~np.isnan(latency)]
-
-    def growth_qps(self) -> Interval | None:
-        """By how much the requests in flight have grown, per second, since the phase began: see
-        `autotune.core.steady.growth_qps`."""
-        if self._mark is None:
-            return None
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """Of the requests so far, in the order of their numbers, shape (n, `WIDTH`). A refused one
+        may be in the file before an older one: that is left out."""
         rows = self._rows[: self._count]
-        rows = rows[~np.isnan(rows[:, 1])]
-        return growth_qps(rows[:, 1], rows[:, 3], self._mark.complete_s)
+        return rows[~np.isnan(rows[:, 1])]
+
+    @property
+    def complete_s(self) -> float | None:
+        """See the top of this file; None before the first mark."""
+        return None if self._mark is None else self._mark.complete_s
 
     def window(self, *, opened_s: float, cpu_opened_s: float, tail_s: float) -> RawRun | None:
         """The window up to the latest time before which every request is settled, or has been open
@@ -136,8 +135,7 @@ class StreamReader:
         mark = self._mark
         if mark is None:
             return None
-        rows = self._rows[: self._count]
-        rows = rows[~np.isnan(rows[:, 1])]  # a refused request may be in the file before an older
+        rows = self.rows
         scheduled, code = rows[:, 1], rows[:, 4]
         young = (code == Code.PENDING) & (scheduled >= mark.now_s - tail_s)
         closed_s = min(mark.complete_s, float(np.min(scheduled[young], initial=np.inf)))
@@ -154,3 +152,47 @@ class StreamReader:
             max_in_flight=mark.max_in_flight,
             cap_hit=mark.cap_hit,
         )
+
+
+class StreamsReader:
+    """The stream files of all processes that have a share of a phase, as one."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._readers = [StreamReader(path) for path in paths]
+
+    def read(self) -> None:
+        for reader in self._readers:
+            reader.read()
+
+    def _rows(self) -> NDArray[np.float64]:
+        """In the order in which they were due."""
+        rows = np.concatenate([reader.rows for reader in self._readers])
+        return rows[np.argsort(rows[:, 1], kind="stable")]
+
+    def latencies_ms(self) -> NDArray[np.float64]:
+        """Of all answered requests so far, in the order in which they were due, shape (n,)."""
+        rows = self._rows()
+        latency = (rows[:, 3] - rows[:, 1]) * 1e3
+        return latency[~np.isnan(latency)]
+
+    def growth_qps(self) -> Interval | None:
+        """By how much the requests in flight have grown, per second, since the phase began: see
+        `autotune.core.steady.growth_qps`."""
+        complete = [reader.complete_s for reader in self._readers]
+        known = [each for each in complete if each is not None]
+        if len(known) < len(complete):
+            return None
+        rows = self._rows()
+        return growth_qps(rows[:, 1], rows[:, 3], min(known))
+
+    def window(
+        self, *, opened_s: float, cpu_opened_s: Sequence[float], tail_s: float
+    ) -> RawRun | None:
+        """The window so far, up to the time up to which it is known of each process: see
+        `StreamReader.window`."""
+        runs = [
+            reader.window(opened_s=opened_s, cpu_opened_s=cpu_s, tail_s=tail_s)
+            for reader, cpu_s in zip(self._readers, cpu_opened_s, strict=True)
+        ]
+        known = [run for run in runs if run is not None]
+        return merged(known) if len(known) == len(runs) else None

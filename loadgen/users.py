@@ -25,13 +25,17 @@ class InferUser(User):
         """The phase to run, with `report` as its listener."""
         raise NotImplementedError
 
+    def begins(self) -> float:
+        """At which time of `time.monotonic` the phase, which is ready, begins."""
+        return time.monotonic() + START_DELAY_S
+
     def starting(self, phase: Phase, at: float) -> None:
         """Told, just before, at which time of `time.monotonic` the phase begins."""
 
     @task
     def load(self) -> None:
         phase = self.make_phase()
-        start = time.monotonic() + START_DELAY_S
+        start = self.begins()
         self.starting(phase, start)
         type(self).recorded = phase.run(start)
         raise StopUser

@@ -1,12 +1,16 @@
 """The load process: a Locust local runner that takes commands as JSON lines.
 
-Standard input: a `Command` a line; while it runs, ``{"do": "open"}`` ends its warm-up and
-``{"do": "close"}`` its window, which else end when they are as long as they may be. Standard
-output, one JSON line each: ``ready``; per run ``started``, ``opened``, ``closed`` (with ``at``, the
-time of CLOCK_MONOTONIC of that moment, sent when it comes) and ``done``; or ``failed``; or
-``unsaved`` where the results could not be written. The raw times go to the file that the command
-names; what is known meanwhile is appended to the stream file (see `loadgen.stream`), if it names
-one. The process ends when its input is closed or its parent dies.
+Standard input: a `Command` a line; then ``{"do": "start", "at": …}``, a time of CLOCK_MONOTONIC;
+while it runs, ``{"do": "open", "at_s": …}`` ends its warm-up and ``{"do": "close", "at_s": …}``
+its window, in seconds since the start, which else end when they are as long as they may be.
+Standard output, one JSON line each: ``ready``; per run ``armed`` (it can start), ``opened``,
+``closed`` (with ``at``, the time of CLOCK_MONOTONIC of that moment, sent when it comes) and
+``done``; or ``failed``; or ``unsaved`` where the results could not be written. The raw times go to
+the file that the command names; what is known meanwhile is appended to the stream file (see
+`loadgen.stream`), if it names one. The process ends when its input is closed or its parent dies.
+
+Where one process cannot send as much, several do: each has a share of the requests, and all are
+told the same moments.
 """
 
 from __future__ import annotations
@@ -26,11 +30,20 @@ from typing import Any, ClassVar
 
 import gevent
 import numpy as np
+from gevent.event import AsyncResult
 from gevent.fileobject import FileObjectPosix
 from locust.env import Environment
 
 from loadgen.bodies import Body, load_bodies
-from loadgen.pacing import Arrivals, OpenLoopPhase, Phase, SaturatePhase, Watcher, Window
+from loadgen.pacing import (
+    Arrivals,
+    OpenLoopPhase,
+    Phase,
+    SaturatePhase,
+    Share,
+    Watcher,
+    Window,
+)
 from loadgen.results import Code, RawRun
 from loadgen.stream import StreamWriter
 from loadgen.transport import InferClient
@@ -44,8 +57,9 @@ _REAL_TIME_US = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One phase. ``warm_up`` and ``arrivals`` are the .npy of an open loop's offsets; None
-    saturates with ``in_flight`` requests."""
+    """One phase, or this process's share of it (see `loadgen.pacing.Share`). ``warm_up`` and
+    ``arrivals`` are the .npy of an open loop's offsets; None saturates with ``in_flight``
+    requests."""
 
     host: str
     model: str
@@ -60,6 +74,8 @@ class Command:
     cap: int
     result: str
     stream: str | None
+    index: int = 0
+    of: int = 1
 
     @property
     def window(self) -> Window:
@@ -69,6 +85,7 @@ class Command:
             timeout_s=self.timeout_s,
             tail_s=self.tail_s,
             cap=min(self.cap, _descriptors() - _SPARE_DESCRIPTORS),
+            share=Share(index=self.index, of=self.of),
         )
 
 
@@ -77,6 +94,7 @@ class WorkerUser(InferUser):
     bodies: ClassVar[list[Body]]
     events: ClassVar[Events]
     phase: ClassVar[Phase | None] = None
+    beginning: ClassVar[AsyncResult[float] | None] = None
     reporter: Reporter | None = None
 
     def model_name(self) -> str:
@@ -104,11 +122,16 @@ class WorkerUser(InferUser):
         _come_first()
         return phase
 
+    def begins(self) -> float:
+        beginning: AsyncResult[float] = AsyncResult()
+        type(self).beginning = beginning
+        self.events.write(event="armed")
+        return float(beginning.get() or 0.0)
+
     def starting(self, phase: Phase, at: float) -> None:
         assert self.reporter is not None
         self.reporter.start = at
         type(self).phase = phase
-        self.events.write(event="started", at=at)
 
     def on_stop(self) -> None:
         type(self).phase = None
@@ -191,15 +214,16 @@ class Service:
             return
         self._events.write(event="done", **_scalars(recorded))
 
-    def control(self, do: str) -> None:
-        """Open or close the window of the phase that runs; too late, it is of no use."""
+    def control(self, order: dict[str, Any]) -> None:
+        """Start the phase that is armed; open or close the window of the one that runs: too late,
+        that is of no use."""
         phase = WorkerUser.phase
-        if phase is None:
-            return
-        if do == "open":
-            phase.open()
-        else:
-            phase.close()
+        if order["do"] == "start":
+            assert WorkerUser.beginning is not None
+            WorkerUser.beginning.set(float(order["at"]))
+        elif phase is not None:
+            act = phase.open if order["do"] == "open" else phase.close
+            act(float(order["at_s"]))
 
     def _phase(self, command: Command) -> RawRun:
         if self._bodies_from != command.bodies:
@@ -321,7 +345,7 @@ def main() -> None:
     for line in FileObjectPosix(0, "rb", close=False):
         order = json.loads(line)
         if "do" in order:
-            service.control(order["do"])
+            service.control(order)
         else:
             gevent.spawn(service.run, Command(**order))
     os._exit(0)  # the driver closed the input: nothing that still runs is wanted any more

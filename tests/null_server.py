@@ -9,23 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import time
 
-HEAD = json.dumps(
-    {
-        "model_name": "null",
-        "model_version": "1",
-        "outputs": [
-            {
-                "name": "OUT",
-                "datatype": "FP32",
-                "shape": [1, 4],
-                "parameters": {"binary_data_size": 16},
-            }
-        ],
-    }
-).encode()
+from loadgen.null_server import GOOD, HEAD, NullProtocol, http, serve
+
 METADATA = {
     "name": "null",
     "versions": ["1"],
@@ -41,43 +28,18 @@ CONFIG = {
 }
 
 
-def http(status: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
-    return "\r\n".join(lines).encode() + body
-
-
-GOOD = http("200 OK", HEAD + bytes(16), f"Inference-Header-Content-Length: {len(HEAD)}")
 ERROR_200 = http("200 OK", b'{"error":"no instance left"}')
 SHORT_200 = http("200 OK", HEAD + bytes(8), f"Inference-Header-Content-Length: {len(HEAD)}")
 UNAVAILABLE = http("503 Service Unavailable", b'{"error":"busy"}')
 
 
-class Null(asyncio.Protocol):
+class Null(NullProtocol):
     served = 0
     free_at = 0.0
 
     def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__()
         self.options = options
-        self.buffer = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        while (split := self.buffer.find(b"\r\n\r\n")) >= 0:
-            head = self.buffer[:split].lower()
-            at = head.find(b"content-length: ")
-            # "inference-header-content-length" ends alike: only the line of that name counts
-            while at > 0 and head[at - 1 : at] != b"\n":
-                at = head.find(b"content-length: ", at + 1)
-            length = int(head[at + 16 : at + 32].split(b"\r\n")[0]) if at >= 0 else 0
-            end = split + 4 + length
-            if len(self.buffer) < end:
-                return
-            self.buffer = self.buffer[end:]
-            self.answer(head)
 
     def answer(self, head: bytes) -> None:
         if head.startswith(b"get"):
@@ -114,22 +76,14 @@ class Null(asyncio.Protocol):
             self.transport.write(reply)
 
 
-async def serve(options: argparse.Namespace) -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Null(options), "127.0.0.1", 0, backlog=4096)
-    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
-    sys.stdout.flush()
-    await loop.run_in_executor(None, sys.stdin.read)
-    server.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     modes = ["ok", "delay", "queue", "503", "hang", "close", "cut", "error200", "short200"]
     parser.add_argument("--mode", choices=modes, default="ok")
     parser.add_argument("--delay", type=float, default=0.05)
     parser.add_argument("--stall-at", type=int, default=0, help="stand still at this request")
-    asyncio.run(serve(parser.parse_args()))
+    options = parser.parse_args()
+    asyncio.run(serve(lambda: Null(options)))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from autotune.ports import (
 from autotune.settings import Settings
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
+from loadgen.sizing import Sizing
 from search_spaces.candidate import MAX_BATCH_SIZE, Candidate
 
 MACHINE_LOCK = "\0triton-autotune.measuring"
@@ -144,7 +145,7 @@ def set_up(study: Study, model: ServedModel, at: Surroundings) -> Bench:
     servers = _servers(at)
     server = servers.tuned(study.server, model)
     at.stack.enter_context(_ended(server))
-    load = LocustDriver()
+    load = LocustDriver(processes=Sizing())
     at.stack.callback(load.close)
     return Bench(
         servers=servers,

@@ -33,6 +33,7 @@ from autotune.service_ports import PromotionStore, Release
 from autotune.settings import Settings
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
+from loadgen.sizing import Sizing
 from search_spaces.candidate import VARIANT, Candidate
 
 CONFIGS, FOUND, NATIVE, SENDS = "configs", "found", "native", "sends"
@@ -242,7 +243,7 @@ def shadow_of(study: Study, target: Target, stack: ExitStack) -> ProbingCheck | 
         return None
     control = Control(target.grpc, study.model.name)
     stack.callback(control.close)
-    load = LocustDriver()
+    load = LocustDriver(processes=Sizing())
     stack.callback(load.close)
     return ProbingCheck(
         study=study,

@@ -417,8 +417,8 @@ def test_a_window_that_is_slow_to_open_does_not_lose_the_result(driver, server):
 class Unscheduled(LocustDriver):
     """Names a schedule that is not there."""
 
-    def _schedules(self, plan: LoadPlan) -> tuple[str | None, str | None]:
-        return str(self._path / "none.npy"), str(self._path / "none.npy")
+    def _save(self, *_: object) -> str:
+        return str(self._path / "none.npy")
 
 
 def test_a_phase_that_cannot_begin_fails_with_its_reason():
@@ -482,7 +482,7 @@ def test_an_error_of_a_look_stops_the_load_and_propagates(driver, server):
 class Lost(LocustDriver):
     """Has a stream file on a disk that is full."""
 
-    def _stream(self, plan: LoadPlan) -> str | None:
+    def _stream(self, plan: LoadPlan, index: int) -> str | None:
         return "/dev/full"
 
 
@@ -526,7 +526,7 @@ from loadgen.inputs import build_samples
 from tests.null_process import MODEL
 driver = LocustDriver()
 driver.prepare(MODEL, build_samples(MODEL, InputSpec(count=1), seed=1))
-print(driver._worker.pid, flush=True)
+print(driver._workers[0].pid, flush=True)
 sys.stdin.read()
 """
 

@@ -5,7 +5,7 @@ import time
 import gevent
 import pytest
 
-from loadgen.pacing import Arrivals, OpenLoopPhase, SaturatePhase, Watcher, Window
+from loadgen.pacing import Arrivals, OpenLoopPhase, Phase, SaturatePhase, Watcher, Window
 from loadgen.results import Code
 
 
@@ -50,6 +50,14 @@ EVERY_10_MS = [number / 100 for number in range(6000)]
 def quiet(latency_ms: float, length: int, code: int) -> None: ...
 
 
+def open_now(phase: Phase) -> None:
+    phase.open(time.monotonic() - phase._start + 0.02)
+
+
+def close_now(phase: Phase) -> None:
+    phase.close(time.monotonic() - phase._start)
+
+
 def open_loop(window: Window, client: Client, watcher: Watcher | None = None) -> OpenLoopPhase:
     arrivals = Arrivals(warm_up=EVERY_10_MS, window=EVERY_10_MS)
     return OpenLoopPhase(client, window, quiet, arrivals, watcher)
@@ -64,8 +72,8 @@ def test_the_windows_arrivals_count_from_its_opening():
 
 def test_opening_ends_the_warm_up_and_drops_its_other_arrivals():
     phase = open_loop(LONG, Client())
-    gevent.spawn_later(0.1, phase.open)
-    gevent.spawn_later(0.3, phase.close)
+    gevent.spawn_later(0.1, open_now, phase)
+    gevent.spawn_later(0.3, close_now, phase)
     run = phase.run(time.monotonic())
     assert 0.1 <= run.opened_s < run.closed_s < 5
     before = run.scheduled_s[run.scheduled_s < run.opened_s]
@@ -76,8 +84,8 @@ def test_opening_ends_the_warm_up_and_drops_its_other_arrivals():
 
 def test_a_window_that_is_closed_before_its_time_is_loaded_until_its_last_request_is_settled():
     phase = open_loop(LONG, Client(delay_s=0.15))
-    gevent.spawn_later(0.02, phase.open)
-    gevent.spawn_later(0.2, phase.close)
+    gevent.spawn_later(0.02, open_now, phase)
+    gevent.spawn_later(0.2, close_now, phase)
     run = phase.run(time.monotonic())
     counted = (run.scheduled_s >= run.opened_s) & (run.scheduled_s < run.closed_s)
     later = run.scheduled_s[run.scheduled_s >= run.closed_s]
@@ -90,15 +98,15 @@ def test_a_window_opens_and_closes_once_and_is_told_so():
     notes = Notes()
     phase = open_loop(WINDOW, Client(), notes)
     for delay_s in (0.15, 0.35):  # too late for either
-        gevent.spawn_later(delay_s, phase.open)
-    gevent.spawn_later(0.4, phase.close)
+        gevent.spawn_later(delay_s, open_now, phase)
+    gevent.spawn_later(0.4, close_now, phase)
     run = phase.run(time.monotonic())
     assert notes.moments == [("opened", 0.1), ("closed", run.closed_s)]
 
 
 def test_closing_before_the_window_opened_does_nothing():
     phase = open_loop(WINDOW, Client())
-    gevent.spawn_later(0.03, phase.close)
+    gevent.spawn_later(0.03, close_now, phase)
     run = phase.run(time.monotonic())
     assert run.closed_s - run.opened_s == pytest.approx(0.2)
 
@@ -132,9 +140,19 @@ def test_a_cap_that_holds_requests_of_the_window_back_is_told():
 
 def test_a_burst_may_be_opened_and_closed_before_its_time():
     phase = SaturatePhase(Client(delay_s=0.01), LONG, quiet, 3)
-    gevent.spawn_later(0.05, phase.open)
-    gevent.spawn_later(0.2, phase.close)
+    gevent.spawn_later(0.05, open_now, phase)
+    gevent.spawn_later(0.2, close_now, phase)
     run = phase.run(time.monotonic())
     assert 0.05 <= run.opened_s < run.closed_s < 5
     assert run.max_in_flight == 3
     assert (run.code == Code.OK).all()
+
+
+def test_a_moment_that_is_heard_of_late_holds_and_what_was_due_since_does_not_count():
+    phase = open_loop(LONG, Client(delay_s=0.05))
+    gevent.spawn_later(0.1, phase.open, 0.08)
+    gevent.spawn_later(0.3, phase.close, 0.25)
+    run = phase.run(time.monotonic())
+    assert (run.opened_s, run.closed_s) == (0.08, 0.25)
+    counted = (run.scheduled_s >= 0.08) & (run.scheduled_s < 0.25)
+    assert (run.code[counted] == Code.OK).all()
