@@ -36,10 +36,10 @@ class Dot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """``every`` trial that has a value on both axes decides how they are scaled, ``dots`` are those
-    that are drawn. ``front`` is taken over the two axes, in the order of x: of those that meet the SLA, or where
-    none does (``front_meets`` False) of all that were judged. ``without`` trials have no value on
-    these axes. ``counts`` are by standing, of all that have."""
+    """``every`` trial that has a value on both axes decides how they are scaled; ``dots`` are those
+    that are drawn. ``front`` is taken over the two axes, in the order of x: of those that meet the
+    SLA, or where none does (``front_meets`` False) of all that were judged. ``without`` trials have
+    no value on these axes. ``counts`` are by standing, of all that have."""
 
     x: str
     y: str
