@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
+import structlog
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html, set_props
 from dash.development.base_component import Component
 
-from autotune.core.errors import AutotuneError, InputRefused
+from autotune.core.errors import AutotuneError, InputRefused, StoreFailed
 from autotune.service_ports import Desks
 from dashboards.web.identity import current
 from dashboards.web.parts import acts, notes
@@ -102,9 +103,12 @@ def page_at(
 
 
 def tell(error: Exception) -> Any:
-    """Dash's ``on_error``: what the tool refuses is told on the page; anything else is a defect,
-    and goes on to the log."""
-    if not isinstance(error, AutotuneError):
-        set_props(PROBLEM, {"children": notes.notice("This did not work.", kind="bad")})
-        raise error
-    set_props(PROBLEM, {"children": notes.refusal(error)})
+    """Dash's ``on_error``: what the tool refuses is told on the page. Anything else is told in the
+    log (Dash itself would answer 500, and say nowhere why); so is where the database is."""
+    if isinstance(error, AutotuneError) and not isinstance(error, StoreFailed):
+        set_props(PROBLEM, {"children": notes.refusal(error)})
+        return
+    structlog.get_logger("autotune.web").error("failed", exc_info=error)
+    lost = isinstance(error, StoreFailed)
+    words = "The database does not answer." if lost else "This did not work."
+    set_props(PROBLEM, {"children": notes.notice(words, kind="bad")})

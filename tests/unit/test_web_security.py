@@ -656,6 +656,52 @@ def test_a_database_that_does_not_answer_is_503_and_where_it_is_stays_here(
     assert HEADERS.items() <= dict(answer.headers).items()
 
 
+VISIT = {
+    "output": "..page.children...title.data...problem.children..",
+    "outputs": [
+        {"id": "page", "property": "children"},
+        {"id": "title", "property": "data"},
+        {"id": "problem", "property": "children"},
+    ],
+    "inputs": [
+        {"id": "url", "property": "pathname", "value": "/study/1"},
+        {"id": "url", "property": "search", "value": ""},
+    ],
+    "changedPropIds": ["url.pathname"],
+    "state": [],
+}
+"""What a browser sends for the page at an address."""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("hunter2"), "This did not work."),
+        (StoreFailed("hunter2", value="/srv/x.db"), "The database does not answer."),
+    ],
+)
+def test_what_goes_wrong_on_a_page_is_told_there_without_its_words_and_in_the_log(
+    service: Service, tokens: SimpleNamespace, error: Exception, words: str
+) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise error
+
+    app = service.app(replace(service.desks(), studies=Broken()))
+    with structlog.testing.capture_logs() as told:
+        answer = client(app, tokens.view).post("/_dash-update-component", json=VISIT)
+    assert answer.status_code == 200
+    assert words in answer.text
+    assert "hunter2" not in answer.text
+    assert "hunter2" in str(next(line for line in told if line["event"] == "failed"))
+
+
+def test_what_a_page_may_not_show_is_told_there(app: FastAPI, tokens: SimpleNamespace) -> None:
+    visit = {**VISIT, "inputs": [{**VISIT["inputs"][0], "value": "/study/99"}, VISIT["inputs"][1]]}  # type: ignore[dict-item, index]
+    answer = client(app, tokens.view).post("/_dash-update-component", json=visit)
+    assert (answer.status_code, "no such study" in answer.text) == (200, True)
+
+
 # ------------------------------------------------------------------------------------ other doors
 def test_web_sockets_are_refused(app: FastAPI, tokens: SimpleNamespace) -> None:
     asking = client(app, tokens.operate)
