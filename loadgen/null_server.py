@@ -1,7 +1,8 @@
 """A server that does nothing but answer: what the load generator itself can send is measured on it.
 
-``python -m loadgen.null_server`` prints its port, and ends when its standard input is closed, so
-that none is ever left behind.
+``python -m loadgen.null_server [PORT]`` prints its port, and ends when its standard input is
+closed, so that none is ever left behind. Several may share a port: the system deals connections
+out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from autotune.core.model_interface import Endpoint
@@ -75,10 +76,10 @@ def content_length(head: bytes) -> int:
     return 0
 
 
-async def serve(make: Callable[[], asyncio.Protocol]) -> None:
-    """On a free port of the loopback interface, until standard input is closed."""
+async def serve(make: Callable[[], asyncio.Protocol], port: int = 0) -> None:
+    """On a port of the loopback interface (0: a free one), until standard input is closed."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(make, "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(make, "127.0.0.1", port, backlog=4096, reuse_port=True)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await loop.run_in_executor(None, sys.stdin.read)
@@ -86,10 +87,19 @@ async def serve(make: Callable[[], asyncio.Protocol]) -> None:
 
 
 @contextmanager
-def null_server() -> Iterator[Endpoint]:
-    """One in a process of its own, for the time of the context."""
+def null_server(processes: int = 1) -> Iterator[Endpoint]:
+    """So many processes behind one port, for the time of the context."""
+    with ExitStack() as stack:
+        port = stack.enter_context(_process(0))
+        for _ in range(1, processes):
+            stack.enter_context(_process(port))
+        yield Endpoint(http=f"127.0.0.1:{port}", grpc="")
+
+
+@contextmanager
+def _process(port: int) -> Iterator[int]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "loadgen.null_server"],
+        [sys.executable, "-m", "loadgen.null_server", str(port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -99,7 +109,7 @@ def null_server() -> Iterator[Endpoint]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield Endpoint(http=f"127.0.0.1:{int(process.stdout.readline())}", grpc="")
+        yield int(process.stdout.readline())
     finally:
         process.stdin.close()
         process.kill()
@@ -108,4 +118,4 @@ def null_server() -> Iterator[Endpoint]:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(NullProtocol))
+    asyncio.run(serve(NullProtocol, int(sys.argv[1]) if len(sys.argv) > 1 else 0))

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core.measurement import Ended, LoadResult
-from autotune.core.model_interface import ModelInterface, Sample
+from autotune.core.model_interface import ModelInterface, Sample, TensorSpec
+from autotune.core.workload import InputSpec
 from autotune.ports import LoadPlan, Saturate
 from loadgen.driver import LocustDriver
+from loadgen.inputs import build_samples
 from loadgen.null_server import null_server
 
 PLANNED = 0.5
@@ -42,8 +44,8 @@ def highest_rate(
     model: ModelInterface, samples: Sequence[Sample], *, processes: int = 1
 ) -> LoadResult:
     """What so many processes send of a model's samples, as fast as they can, to a server that does
-    nothing: ``achieved_qps``. The server has one process, on a core of its own if there is one; it
-    is the faster of the two."""
+    nothing and has as many: ``achieved_qps``. Where there are fewer cores than all of these, they
+    share them, as they would with any server of this machine."""
     driver = LocustDriver(keep_samples=False, processes=lambda *_: processes)
     plan = LoadPlan(
         mode=Saturate(in_flight=IN_FLIGHT * processes),
@@ -52,12 +54,20 @@ def highest_rate(
         timeout_s=_TIMEOUT_S,
         max_in_flight=IN_FLIGHT * processes,
     )
-    with null_server() as endpoint:
+    with null_server(processes) as endpoint:
         try:
             driver.prepare(model, samples)
             return driver.run(endpoint, plan, _Unwatched())
         finally:
             driver.close()
+
+
+def highest_of_small(*, processes: int = 1) -> float:
+    """The same of requests of a few bytes, in requests per second."""
+    tensor = TensorSpec(name="IN", datatype="FP32", shape=(4,))
+    model = ModelInterface(name="null", inputs=(tensor,), outputs=(), batched=True)
+    samples = build_samples(model, InputSpec(count=1), seed=0)
+    return highest_rate(model, samples, processes=processes).achieved_qps
 
 
 @dataclass(slots=True)

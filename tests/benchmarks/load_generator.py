@@ -28,7 +28,8 @@ from autotune.core.workload import Arrival, ArrivalKind, InputSpec
 from autotune.ports import LoadPlan, OpenLoop
 from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
-from tests.null_process import MODEL, null_server
+from loadgen.null_server import null_server
+from tests.null_process import MODEL
 
 HEADER = (
     "| scheduled/s | offered | sent | answered | lost | lag p50 ms | lag p99 ms | lag max ms"
@@ -88,7 +89,7 @@ def conditions(target: str, options: argparse.Namespace) -> str:
     first = options.first_look
     looks = "" if first is None else f" at most, looked at from {first:g} s on"
     return (
-        f"Against {target}, Poisson, {options.seconds:g} s windows after 1 s{looks};"
+        f"Against {target}, {options.processes} load processes, Poisson, {options.seconds:g} s windows after 1 s{looks};"
         f" {os.cpu_count()} cores ({cpu}), load average before {os.getloadavg()[0]:.2f},"
         f" Linux {platform.release()}, Python {platform.python_version()}, {libraries}."
         " CPU in shares of one core."
@@ -104,8 +105,8 @@ def target(options: argparse.Namespace) -> Iterator[tuple[Endpoint, ModelInterfa
         with nullcontext():
             yield Endpoint(http=options.http, grpc=""), model, f"{options.model} on Triton"
         return
-    with null_server() as server:
-        yield server.endpoint, MODEL, "a null HTTP server in Python"
+    with null_server(options.processes) as endpoint:
+        yield endpoint, MODEL, "a null HTTP server in Python"
 
 
 def main() -> None:
@@ -113,10 +114,11 @@ def main() -> None:
     parser.add_argument("--rates", default="100,500,1000,2000,4000")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--first-look", type=float, default=None)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--http", default="")
     parser.add_argument("--model", default="")
     options = parser.parse_args()
-    driver = LocustDriver()
+    driver = LocustDriver(processes=lambda *_: options.processes)
     try:
         with target(options) as (endpoint, model, name):
             driver.prepare(model, build_samples(model, InputSpec(count=16), seed=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -144,6 +145,7 @@ def test_an_output_directory_of_another_study_is_refused_before_any_measuring(
 def test_the_doctor_finds_the_embedded_server(cli: Tool) -> None:
     checks = {each["name"]: each for each in cli.run("doctor", "--json").expect(0).document}
     assert checks["embedded Triton"]["state"] == "ok"
+    assert re.search(r"[\d,]+/s by one process", checks["load generator"]["detail"])
 
 
 # ------------------------------------------------------------- from a model; two at the same time
