@@ -89,7 +89,8 @@ def conditions(target: str, options: argparse.Namespace) -> str:
     first = options.first_look
     looks = "" if first is None else f" at most, looked at from {first:g} s on"
     return (
-        f"Against {target}, {options.processes} load processes, Poisson, {options.seconds:g} s windows after 1 s{looks};"
+        f"Against {target}, {options.processes} load processes, Poisson,"
+        f" {options.seconds:g} s windows after 1 s{looks};"
         f" {os.cpu_count()} cores ({cpu}), load average before {os.getloadavg()[0]:.2f},"
         f" Linux {platform.release()}, Python {platform.python_version()}, {libraries}."
         " CPU in shares of one core."
