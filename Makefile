@@ -23,6 +23,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+	@echo "done: now \`make demo\`, or $(BIN)/autotune --help"
 
 demo: env
 	@$(BIN)/autotune demo

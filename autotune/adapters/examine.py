@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from autotune.adapters.check import Check
 from autotune.adapters.examine_gpus import gpu_checks
 from autotune.adapters.triton import environment, libpython, server_python, unpacked
 from autotune.adapters.triton.interpreter import usable_interpreters
+from autotune.adapters.triton.ports import LOOPBACK, LOOPBACK_UP, loopback_fault
 from autotune.core.capability import INSTALL_TENSORRT
 from autotune.core.errors import AutotuneError
 
@@ -152,17 +152,16 @@ def _disk(name: str, folder: Path) -> Check:
 
 
 def _loopback() -> Check:
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            port = listening.getsockname()[1]
-    except OSError as error:
+    fault = loopback_fault()
+    if fault:
         return Check(
             name="loopback",
             state="missing",
-            detail=f"no port of 127.0.0.1 can be opened: {error}",
+            detail=f"no connection to {LOOPBACK} can be made: {fault}",
+            next_step=LOOPBACK_UP,
             required=True,
         )
-    return Check(name="loopback", state="ok", detail=f"free ports are to be had (tried {port})")
+    return Check(name="loopback", state="ok", detail="a free port was opened and reached")
 
 
 def _tensorrt() -> Check:

@@ -13,10 +13,11 @@ from autotune.adapters.telemetry.gpm import Gpm
 from autotune.adapters.telemetry.nvml_watch import slowdown_bits
 from autotune.adapters.telemetry.parts import (
     GONE,
+    DriverHangs,
     Part,
+    answered,
     held_mb,
     in_use,
-    opened,
     parts_of,
     users,
 )
@@ -35,8 +36,10 @@ def gpu_checks() -> Iterator[Check]:
     """The driver; each GPU or slice with what it is; what can be measured of them, those that tell
     the same together; and who computes on them. One check where there is no driver."""
     try:
-        with opened():
-            yield from _checks()
+        yield from answered(lambda: list(_checks()))
+    except DriverHangs as hangs:
+        detail = f"{hangs.rule} ({hangs.value})"
+        yield Check(name="GPU", state="missing", detail=detail, next_step=hangs.next_step)
     except pynvml.NVMLError as error:
         cpu = "utilization is then the CPU share of the server's processes"
         yield Check(name="GPU", state="warning", detail=f"none seen ({error}): {cpu}")

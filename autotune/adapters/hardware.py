@@ -5,18 +5,27 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
+from collections.abc import Sequence
 
 import pynvml
 
-from autotune.adapters.telemetry.parts import one_of_each_gpu, opened, parts_here
+from autotune.adapters.telemetry.parts import (
+    DriverHangs,
+    answered,
+    one_of_each_gpu,
+    parts_here,
+)
+from autotune.adapters.triton import devices
 from autotune.core.capability import Hardware
 
 
-def seen() -> Hardware:
-    """The GPU of this machine (of several the one of the lowest compute capability), and the
-    TensorRT and PyTorch of this Python. What the server has is not known here."""
+def seen(chosen: Sequence[str] = (), visible: str | None = None) -> Hardware:
+    """The GPU of this machine (of several the one of the lowest compute capability) among those
+    that a server may use, which are ``chosen`` as `server.devices` has them, or ``visible`` as
+    CUDA_VISIBLE_DEVICES has; and the TensorRT and PyTorch of this Python. What the server has is
+    not known here. A driver that hangs is as good as none."""
     tensorrt, torch = installed_version("tensorrt"), installed_version("torch")
-    capability, gpu, driver = _gpu()
+    capability, gpu, driver = _gpu(chosen, visible)
     return Hardware(
         compute_capability=capability,
         gpu=gpu,
@@ -41,15 +50,22 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))
 
 
-def _gpu() -> tuple[tuple[int, int] | None, str, str]:
-    try:
-        with opened():
-            devices = [part.device for part in one_of_each_gpu(parts_here())]
-            if not devices:
-                return None, "", ""
-            least = min(devices, key=pynvml.nvmlDeviceGetCudaComputeCapability)
-            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(least)
-            name = pynvml.nvmlDeviceGetName(least)
-            return (int(major), int(minor)), str(name), str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
+def _gpu(chosen: Sequence[str], visible: str | None) -> tuple[tuple[int, int] | None, str, str]:
+    if devices.hidden(visible) and not chosen:
         return None, "", ""
+    try:
+        return answered(lambda: _least(chosen, visible)) or (None, "", "")
+    except (pynvml.NVMLError, DriverHangs):
+        return None, "", ""
+
+
+def _least(chosen: Sequence[str], visible: str | None) -> tuple[tuple[int, int], str, str] | None:
+    parts = parts_here()
+    allowed = devices.allowed(chosen, visible, devices.named(parts))
+    gpus = [part.device for part in one_of_each_gpu([p for p in parts if p.name in allowed])]
+    if not gpus:
+        return None
+    least = min(gpus, key=pynvml.nvmlDeviceGetCudaComputeCapability)
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(least)
+    name = pynvml.nvmlDeviceGetName(least)
+    return (int(major), int(minor)), str(name), str(pynvml.nvmlSystemGetDriverVersion())

@@ -10,7 +10,12 @@ from typing import Any
 
 import pynvml
 
-from autotune.adapters.telemetry.parts import one_of_each_gpu, opened, parts_here
+from autotune.adapters.telemetry.parts import (
+    DriverHangs,
+    answered,
+    one_of_each_gpu,
+    parts_here,
+)
 
 CPU0 = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
@@ -23,17 +28,20 @@ def changing(cpu: Path = CPU0) -> Mapping[str, Any]:
 
 def _graphics() -> dict[str, Any]:
     try:
-        with opened():
-            handles = [part.device for part in one_of_each_gpu(parts_here())]
-            return {
-                "gpus": [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles],
-                "gpu_uuids": [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles],
-                "gpu_limits": [_limits(handle) for handle in handles],
-                "driver": str(pynvml.nvmlSystemGetDriverVersion()),
-                **_cuda(),
-            }
-    except pynvml.NVMLError:
+        return answered(_told)
+    except (pynvml.NVMLError, DriverHangs):
         return {"gpus": []}
+
+
+def _told() -> dict[str, Any]:
+    handles = [part.device for part in one_of_each_gpu(parts_here())]
+    return {
+        "gpus": [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles],
+        "gpu_uuids": [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles],
+        "gpu_limits": [_limits(handle) for handle in handles],
+        "driver": str(pynvml.nvmlSystemGetDriverVersion()),
+        **_cuda(),
+    }
 
 
 def _cuda() -> dict[str, str]:

@@ -58,8 +58,8 @@ def host_needs(packed: Packed, python: tuple[int, int]) -> str:
         )
     return (
         f"Python {version} and, since this machine has none to send along, its shared library"
-        f" libpython{version}.so.1.0: package {libpython.packages(python)}; a Python of pyenv, uv or"
-        " conda brings it"
+        f" libpython{version}.so.1.0: package {libpython.packages(python)}; a Python of pyenv, uv"
+        " or conda brings it"
     )
 
 

@@ -15,7 +15,7 @@ from autotune.bootstrap.recorded import machine_here
 from autotune.bootstrap.session import StudySession
 from autotune.bootstrap.stored import HARDWARE
 from autotune.bootstrap.worker import LATER
-from autotune.core.errors import AutotuneError, Busy
+from autotune.core.errors import AutotuneError, Busy, LoadFailed
 from autotune.core.jobs import Job, JobKind
 from autotune.core.promotions import Promotion, PromotionState
 from autotune.core.records import StudyRecord, StudyState
@@ -68,13 +68,26 @@ def _study(work: _Work) -> int:
     begun = _begun(work.store.trials, work.job, study)
     if begun is not None and begun.state is StudyState.DONE:  # its process died just after
         decided = work.store.trials.decision(begun.id)
-        return DONE if decided is not None and decided.exported_to is not None else NO_CANDIDATE
+        return _status(
+            exported=decided is not None and decided.exported_to is not None,
+            verdict=decided is None or bool(decided.detail.get("judged", True)),
+        )
     with StudySession.open(
         study, db=work.db, out=work.out, resume=begun is not None, listen=work.listen
     ) as session:
         work.began(session.runner.study_id)
         answer = session.run()
-    return DONE if answer.exported_to is not None else NO_CANDIDATE
+    exported = answer.exported_to is not None
+    return _status(exported=exported, verdict=not answer.decision.without_verdict)
+
+
+def _status(*, exported: bool, verdict: bool) -> int:
+    if not verdict:
+        raise LoadFailed(
+            "no trial could be measured, so there is no verdict",
+            next_step="free this machine of other work, and ask again",
+        )
+    return DONE if exported else NO_CANDIDATE
 
 
 def _begun(store: TrialStore, job: Job, study: Study) -> StudyRecord | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import autotune
+from autotune.adapters import hardware
 from autotune.adapters.triton import devices
 from autotune.adapters.triton.environment import fetch_from_package
 from autotune.adapters.triton.files import with_files
@@ -20,6 +21,7 @@ from autotune.adapters.triton.repository import (
 )
 from autotune.adapters.triton.runners import EmbeddedHost
 from autotune.adapters.triton.server_python import ServerPython
+from autotune.core.capability import Hardware
 from autotune.core.errors import InputRefused
 from autotune.core.study import Launch, ServerSpec, Study
 from autotune.settings import Settings
@@ -79,11 +81,24 @@ def gpus_of(server: ServerSpec) -> int:
     what executes them. 0 where that cannot be told, of a remote one."""
     if server.launch is Launch.REMOTE:
         return 0
+    told = visible_to(server)
+    if devices.hidden(told) and not server.devices:
+        return 0
     here = devices.names()
     if server.launch is Launch.DOCKER and not server.devices:
         return devices.handed_on(server.gpus, here)
-    shown = devices.visible(here, Settings.from_environment().visible_devices)
-    return devices.seen(server.devices, shown)
+    return devices.seen(server.devices, devices.visible(here, told))
+
+
+def hardware_of(server: ServerSpec) -> Hardware:
+    """What there is to build variants for: among this machine's GPUs, those that it may use."""
+    return hardware.seen(server.devices, visible_to(server))
+
+
+def visible_to(server: ServerSpec) -> str | None:
+    """CUDA_VISIBLE_DEVICES as the server has it; docker does not hand it on."""
+    docker = server.launch is Launch.DOCKER
+    return None if docker else Settings.from_environment().visible_devices
 
 
 def exported_natively(model: ServedModel, work_dir: Path) -> ServedModel:

@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from autotune.adapters import hardware
 from autotune.adapters.hashes import sha256_of
+from autotune.adapters.triton import devices
 from autotune.adapters.triton.artefacts import (
     Artefact,
     engines_of_runner,
@@ -27,13 +27,13 @@ from autotune.adapters.triton.repository import ServedModel, loaded_versions
 from autotune.adapters.triton.servers import Servers
 from autotune.adapters.variants.request import BuildRequest, Outputs
 from autotune.bootstrap.accuracy import Asked, asked
-from autotune.bootstrap.models import gpus_of
+from autotune.bootstrap.models import gpus_of, hardware_of
 from autotune.bootstrap.variants_before import Before
 from autotune.core.accuracy import Answer
 from autotune.core.capability import NO_TORCH_TF32, PYTORCH_TF32, Hardware, impossible
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import Sample
-from autotune.core.study import Launch, Study
+from autotune.core.study import Launch, ServerSpec, Study
 from autotune.core.variants import AS_GIVEN, Engine, Variant, VariantRecord
 from autotune.ports import AccuracyGate
 from autotune.studyfile.variants import CALIBRATED
@@ -97,7 +97,7 @@ def prepare_variants(
     _refuse_unbuildable(study, model, asked_for)
     wanted = [each for each in asked_for if before.only is None or each.is_of(before.only)]
     with ExitStack() as stack:
-        made = builder or builder_at(at)
+        made = builder or builder_at(at, study.server)
         workshop = Workshop(study=study, model=model, at=at, stack=stack, builder=made)
         records = records_of(workshop, wanted, before)
         space = restricted(study.space, records)
@@ -132,18 +132,21 @@ def records_of(
     return tuple(record for record in found.values() if record is not None)
 
 
-def builder_at(at: Place) -> Builder:
-    """The recipes' tools take seconds to import, and most commands build nothing."""
+def builder_at(at: Place, server: ServerSpec) -> Builder:
+    """Builds on the GPUs that the server may use. The recipes' tools take seconds to import, and
+    most commands build nothing."""
     from autotune.adapters.variants.builder import VariantBuilder  # noqa: PLC0415
     from autotune.adapters.variants.tensorrt import TensorRTBuilder  # noqa: PLC0415
     from autotune.adapters.variants.torchscript import TorchBuilder  # noqa: PLC0415
 
+    here, variables = hardware_of(server), devices.variables(server.devices)
+    timings = at.cache_dir / "tensorrt"
     return VariantBuilder(
         at.cache_dir,
         at.say,
         engines={
-            Engine.TENSORRT: TensorRTBuilder(at.cache_dir / "tensorrt"),
-            Engine.PYTORCH: TorchBuilder(),
+            Engine.TENSORRT: TensorRTBuilder(timings, here=here, variables=variables),
+            Engine.PYTORCH: TorchBuilder(here=here, variables=variables),
         },
     )
 
@@ -297,7 +300,7 @@ class Workshop:
     def _hardware(self) -> Hardware:
         """Of this machine, and of the server: the embedded one has the Python backend alone, whose
         ONNX Runtime is looked at where it could use a GPU."""
-        here = hardware.seen()
+        here = hardware_of(self.study.server)
         if self.study.server.launch is not Launch.EMBEDDED:
             return here
         providers = None
@@ -431,7 +434,8 @@ def artefacts_of(
 
 
 def _own_variant(study: Study, part: ServedModel) -> str | None:
-    return variant_in_service(part, gpus=gpus_of(study.server), hardware=hardware.seen())
+    server = study.server
+    return variant_in_service(part, gpus=gpus_of(server), hardware=hardware_of(server))
 
 
 def _ownartefacts_of(study: Study, part: ServedModel) -> list[Artefact]:

@@ -42,7 +42,8 @@ def prepare_one(
         return model
     wanted = [each for each in asked_for if each.is_of([candidate])]
     with ExitStack() as stack:
-        workshop = Workshop(study=study, model=model, at=at, stack=stack, builder=builder_at(at))
+        builder = builder_at(at, study.server)
+        workshop = Workshop(study=study, model=model, at=at, stack=stack, builder=builder)
         records = [_cached(at, before, each, model) or workshop.record(each) for each in wanted]
     for record in records:
         before.refuse_another(record)

@@ -89,8 +89,13 @@ def _of_the_system(error: OSError) -> AutotuneError:
     return AutotuneError(
         f"the system refused: {error.strerror or error}",
         value=error.filename,
-        next_step="is a disk full? Mend that and run again; a study goes on with --resume",
+        next_step="is a disk full? Mend that and run again" + _resumed(),
     )
+
+
+def _resumed() -> str:
+    measures = any(command in sys.argv[1:] for command in ("tune", "demo"))
+    return "; a study goes on with --resume" if measures else ""
 
 
 def _usage(exc: click.ClickException) -> str:

@@ -21,7 +21,7 @@ from autotune.tuner.answer import Answer
 def answer_json(answer: Answer) -> dict[str, Any]:
     return {
         "study": study_json(answer.record),
-        "meets": answer.exported_to is not None,
+        "meets": None if answer.decision.without_verdict else answer.exported_to is not None,
         "exported_to": None if answer.exported_to is None else str(answer.exported_to.absolute()),
         "stopped_because": answer.stopped_because,
         "wall_s": round(answer.wall_s, 1),

@@ -93,7 +93,7 @@ def _outlook(step: Progress, sla: Sla) -> str:
             f"best so far {label(sla.tightest_metric)} {latency} ms, trial {step.best.number}"
         )
     elif step.trial > 1:
-        parts.append("none meets the SLA yet")
+        parts.append("none is known to meet the SLA yet")
     if step.seconds_left is not None:
         parts.append(f"about {duration(step.seconds_left)} left")
     return ", ".join(parts)

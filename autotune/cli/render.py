@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.text import Text
@@ -47,7 +48,7 @@ def print_answer(answer: Answer, *, noted: Collection[str]) -> None:
     elif answer.report is not None:
         _heading(f"The report:  {answer.report}")
     if answer.search_log is not None and answer.search_log.exists():
-        _heading(f"The search:  optuna-dashboard sqlite:///{answer.search_log}")
+        _heading(_search_words(answer.search_log))
     measured = sum(trial.measurement is not None for trial in answer.trials)
     under_load = answer.load_s / answer.wall_s
     ruled_out = sum(trial.state is TrialState.PRUNED for trial in answer.trials)
@@ -62,6 +63,13 @@ def print_answer(answer: Answer, *, noted: Collection[str]) -> None:
 def _of_planned(decision: Decision) -> str:
     searched = decision.searched
     return "" if searched is None or not searched.cut_short else f" of {searched.planned}"
+
+
+def _search_words(log: Path) -> str:
+    """The command where there is one: on a host without a network nobody can install it."""
+    if find_spec("optuna_dashboard") is None:
+        return f"The search, as Optuna keeps it:  {log}"
+    return f"The search:  optuna-dashboard sqlite:///{log}"
 
 
 def _heading(text: str) -> None:
@@ -91,7 +99,10 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
     """Returns the numbers of the trials that were shown."""
     by_number = {trial.number: trial for trial in trials}
     pick = by_number.get(-1 if decision.pick is None else decision.pick)
-    if pick is None:
+    if decision.without_verdict:
+        headline = f"{study.name}: no trial could be measured, so there is no verdict"
+        Console.out.print(Text(headline, style="bold red"))
+    elif pick is None:
         known = "is known to meet" if decision.undecided else "meets"
         searched = "" if decision.searched is None else decision.searched.words
         headline = f"{study.name}: no candidate {known} the SLA" + (searched and f" ({searched})")
@@ -103,7 +114,8 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
         Console.out.print(Text(headline + ("" if confirmed else " (not confirmed)"), style=style))
     rows = decision.front or decision.infeasible_front
     nearest = [] if decision.nearest_miss is None else [decision.nearest_miss]
-    numbers = sorted({0, *rows, *nearest} & set(by_number))
+    wanted = set(by_number) if decision.without_verdict else {0, *rows, *nearest}
+    numbers = sorted(wanted & set(by_number))
     Console.plain("")
     shown = [by_number[n] for n in numbers]
     print_trials(shown, study.sla, decision, trials)

@@ -88,7 +88,7 @@ def command(*, no_worker: bool, no_scheduler: bool, log_format: str, **options: 
         raise InputRefused(
             "autotune serve needs packages that are not installed",
             value=exc.name,
-            next_step="pip install 'triton-autotune[serve]'",
+            next_step="pip install 'triton-autotune[serve]'; a bundle is without it",
         ) from exc
     set_up_logs(LogFormat(log_format))
     serve(Asked(worker=not no_worker, scheduler=not no_scheduler, **options))

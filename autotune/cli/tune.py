@@ -17,7 +17,7 @@ from autotune.cli.render import print_answer
 from autotune.core.errors import ExportFailed, InputRefused, Interrupted
 from autotune.core.sla import enough_samples
 from autotune.core.study import PickRule, SearchKind, Study
-from autotune.studyfile import read_study_file, study_from_options
+from autotune.studyfile import at_its_line, read_study_file, study_from_options
 from autotune.tuner.answer import Answer
 from search_spaces import library
 
@@ -36,7 +36,14 @@ def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) 
             Console.document(answer_json(answer))
         else:
             print_answer(answer, noted=session.warnings)
-    return ExitCode.MEETS if answer.exported_to is not None else ExitCode.NO_CANDIDATE
+    return exit_code(answer)
+
+
+def exit_code(answer: Answer) -> ExitCode:
+    """Without a measurement that can be believed there is no verdict, on any candidate."""
+    if answer.exported_to is not None:
+        return ExitCode.MEETS
+    return ExitCode.FAILED if answer.decision.without_verdict else ExitCode.NO_CANDIDATE
 
 
 def resumable(session: StudySession) -> Answer:
@@ -44,10 +51,12 @@ def resumable(session: StudySession) -> Answer:
     try:
         return session.run()
     except Interrupted as exc:
-        raise Interrupted(
-            exc.rule,
-            next_step="what was measured is stored: the same command with --resume goes on",
-        ) from exc
+        kept = (
+            "what was measured is stored: the same command with --resume goes on"
+            if session.runner.has_measured
+            else "nothing was measured yet: the same command begins anew"
+        )
+        raise Interrupted(exc.rule, next_step=kept) from exc
     except ExportFailed as exc:
         raise ExportFailed(
             exc.rule,
@@ -110,7 +119,10 @@ def command(study: Path, out: Path, db: str, resume: bool, as_json: bool, **opti
                 f"{flag} goes with an ONNX model; a study file says it itself",
                 next_step=f"set it in {study}",
             )
-        return run_study(read_study_file(study), out=out, db=db, resume=resume, as_json=as_json)
+        try:
+            return run_study(read_study_file(study), out=out, db=db, resume=resume, as_json=as_json)
+        except InputRefused as exc:
+            raise at_its_line(study, exc) from exc
     if study.suffix != ".onnx":
         raise InputRefused("give a study file (.yaml) or a model (.onnx)", value=str(study))
     definition = _definition(study, given)

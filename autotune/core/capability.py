@@ -28,9 +28,10 @@ from enum import StrEnum
 from autotune.core.variants import ALL, Engine, Precision, Variant
 
 INSTALL_TENSORRT = (
-    "TensorRT is not installed: pip install triton-autotune[tensorrt] on the GPU host"
+    "TensorRT is not installed: the Python that runs autotune on the GPU host needs its package"
+    " tensorrt"
 )
-INSTALL_TORCH = "PyTorch is not installed: pip install triton-autotune[torch]"
+INSTALL_TORCH = "PyTorch is not installed: the Python that runs autotune needs its package torch"
 
 MIN_COMPUTE_CAPABILITY: dict[Precision, tuple[int, int]] = {
     Precision.FP16: (5, 3),

@@ -10,7 +10,7 @@ fastest         latency                                                latency, 
 max_throughput  saturation throughput (achieved, where that is         throughput, latency,
                 unknown of every trial)                                instances
 balanced        nothing else (latency and instances where the study    distance to the utopia
-                has no objectives)                                     point, instances, memory
+                has no objectives, or none that is known)              point, instances, memory
 ==============  =====================================================  =========================
 
 ``latency`` is the metric with the tightest limit in the SLA. Last of all the lower trial number
@@ -36,7 +36,7 @@ from autotune.core.contrast import Contrasts
 from autotune.core.explain_steps import help_words
 from autotune.core.judged import Dimension, Judged, judge_trial
 from autotune.core.plain import finite
-from autotune.core.ranking import Choice, dimensions, front, known_dimensions, rank
+from autotune.core.ranking import Choice, front, gone_by, rank
 from autotune.core.reasons import Field, reasons
 from autotune.core.searched import Searched
 from autotune.core.sla import ACCURACY, Outcome, Sla
@@ -101,6 +101,12 @@ class Decision:
     def of(self, number: int | None) -> Judged | None:
         """The judged trial of that number."""
         return next((trial for trial in self.judged if trial.number == number), None)
+
+    @property
+    def without_verdict(self) -> bool:
+        """Whether no trial has a measurement that can be believed: then none meets the SLA, and
+        none misses it."""
+        return not self.judged
 
     @property
     def meeting(self) -> tuple[int, ...]:
@@ -177,8 +183,7 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
     found = (judge_trial(trial, sla) for trial in trials)
     judged = sorted((j for j in found if j is not None), key=lambda j: j.number)
     meeting = [trial for trial in judged if trial.meets]
-    wanted = dimensions(rule, objectives, sla, meeting or judged)
-    over = known_dimensions(wanted, meeting or judged)
+    wanted, over = gone_by(rule, objectives, sla, meeting or judged)
     contrasts = Contrasts.of(_between(judged, comparisons))
     ranking = rank(meeting, over, rule, sla)
     choice = ranking.choose(contrasts)
@@ -189,6 +194,7 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
         judged=judged,
         over=over,
         unknown=tuple(dict.fromkeys(str(d) for d in wanted if d not in over)),
+        instead=not set(over) & set(wanted),
         contrasts=contrasts,
         metrics=_telling_metrics(sla, objectives),
         rule=rule,

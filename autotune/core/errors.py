@@ -52,7 +52,19 @@ class AutotuneError(_Worded, Exception):
 
 
 class InputRefused(AutotuneError):
-    """A study file, a model, an option or a path that cannot be used as given."""
+    """A study file, a model, an option or a path that cannot be used as given. ``place`` is the
+    study's key that says so, where it is one: ``("server", "devices", 0)``."""
+
+    def __init__(
+        self,
+        rule: str,
+        *,
+        value: object = None,
+        next_step: str = "",
+        place: tuple[str | int, ...] = (),
+    ) -> None:
+        self.place = place
+        super().__init__(rule, value=value, next_step=next_step)
 
 
 class NotFound(InputRefused):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from autotune.core.contrast import TELLING, Contrast
-from autotune.core.judged import Judged, Probe, objection
+from autotune.core.judged import Dimension, Judged, Probe, objection
 from autotune.core.measurement import METRICS, label
 from autotune.core.memory import ran_out
 from autotune.core.ranking import Choice
@@ -275,8 +275,15 @@ def incomplete(number: int, missing: Sequence[str]) -> str:
     return f"trial {number} meets the SLA too but cannot be compared: {what} is unknown of it"
 
 
-def left_out(unknown: Sequence[str]) -> list[str]:
-    return [f"not compared, since unknown: {', '.join(unknown)}"] if unknown else []
+def left_out(unknown: Sequence[str], instead: Sequence[Dimension] = ()) -> list[str]:
+    """``instead``: what was gone by in place of all that was wanted."""
+    if not unknown:
+        return []
+    text = f"not compared, since unknown: {', '.join(unknown)}"
+    if instead:
+        by = listed([label(dimension.metric) for dimension in instead])
+        text += f"; {by} decided in place of that"
+    return [text]
 
 
 def out_of_memory(trials: Sequence[Trial]) -> list[str]:

@@ -36,6 +36,16 @@ def dimensions(
     return tuple(dict.fromkeys([*own, *more[rule]]))
 
 
+def gone_by(
+    rule: PickRule, objectives: Sequence[Objective], sla: Sla, trials: Sequence[Judged]
+) -> tuple[tuple[Dimension, ...], tuple[Dimension, ...]]:
+    """The dimensions that are wanted, and those that are gone by: of these the ones that are known,
+    or, where none is, what the rule goes by of a study without objectives."""
+    wanted = dimensions(rule, objectives, sla, trials)
+    known = known_dimensions(wanted, trials)
+    return wanted, known or known_dimensions(dimensions(rule, (), sla, trials), trials)
+
+
 def _throughput(trials: Sequence[Judged]) -> str:
     known = any(trial.metric("saturation_qps") is not None for trial in trials)
     return "saturation_qps" if known else "achieved_qps"

@@ -23,12 +23,13 @@ UNTOLD = {"utilization", "sm_active", "tensor_active", "dram_active"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """What a decision is taken on. ``metrics`` are those spoken of; ``over`` the dimensions of the
-    front, ``unknown`` those left out."""
+    front, ``unknown`` those left out; ``instead``: all that were wanted are."""
 
     trials: Sequence[Trial]
     judged: Sequence[Judged]
     over: tuple[Dimension, ...]
     unknown: tuple[str, ...]
+    instead: bool
     contrasts: Contrasts
     metrics: tuple[str, ...]
     rule: PickRule
@@ -56,7 +57,7 @@ def reasons(
             *explain.capacity(nearest, field.workload),
         ]
     else:
-        nothing = "no trial was measured: nothing can be decided"
+        nothing = "no trial has a measurement that can be believed: nothing can be decided"
         return [
             nothing,
             *explain.cut_short(field.searched),
@@ -65,7 +66,7 @@ def reasons(
     return [
         *told,
         *_incomplete(field),
-        *explain.left_out(field.unknown),
+        *explain.left_out(field.unknown, field.over if field.instead else ()),
         *explain.out_of_memory(field.trials),
         *_saved(field),
     ]

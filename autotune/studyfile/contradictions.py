@@ -31,6 +31,7 @@ LATENCIES = {50.0: "p50_ms", 90.0: "p90_ms", 95.0: "p95_ms", 99.0: "p99_ms"}
 def contradictions(study: StudySection) -> Iterator[Problem]:
     """Every problem of a well-formed file that no single value shows."""
     yield from meaningless(study)
+    yield from _devices(study)
     yield from _settling(study)
     yield from _samples(study)
     yield from _pins(study)
@@ -110,6 +111,17 @@ def _pins(study: StudySection) -> Iterator[Problem]:
                 value=package.requirement,
                 next_step="rapidocr==3.10.0, say",
             )
+
+
+def _devices(study: StudySection) -> Iterator[Problem]:
+    """Studies were once stored with an empty list in place of none."""
+    if "devices" in study.server.model_fields_set and not study.server.devices:
+        yield Problem(
+            place=("server", "devices"),
+            rule="names no GPU",
+            value=[],
+            next_step="leave the key out for every GPU",
+        )
 
 
 def _server(study: StudySection) -> Iterator[Problem]:

@@ -54,6 +54,24 @@ def read_study_file(path: Path) -> Study:
     return _to_run(Source.from_file(path))
 
 
+def at_its_line(path: Path, refused: InputRefused) -> InputRefused:
+    """What this machine has against a key of a study file, with the file and the line; the same
+    where it names no key, or the file is not to be read any more."""
+    if not refused.place:
+        return refused
+    key = ".".join(part for part in refused.place if isinstance(part, str))
+    problem = Problem(
+        place=refused.place,
+        rule=refused.rule.removeprefix(f"{key} "),
+        value=refused.value,
+        next_step=refused.next_step,
+    )
+    try:
+        return Source.from_file(path).refusal([problem])
+    except InputRefused:
+        return refused
+
+
 def read_definition(definition: Mapping[str, Any]) -> Study:
     """Turn a stored ``Study.definition`` back into the study, which keeps it word for word. It can
     be read when its files are gone, and when newer rules would not let it run again: it was checked
@@ -447,6 +465,8 @@ def _definition(section: StudySection, space: Mapping[str, Any], base: Path) -> 
     absolute, so that it means the same from any directory and after an update."""
     data = section.model_dump(mode="json", exclude_none=True)
     data["space"] = dict(space)
+    if not section.server.devices:  # said so, it would be refused
+        del data["server"]["devices"]
     keys: Sequence[tuple[str, ...]] = (
         ("model", "repository"),
         ("model", "onnx"),

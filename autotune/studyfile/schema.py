@@ -64,7 +64,17 @@ def _one_or_more(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
-Devices = Annotated[list[Annotated[str, BeforeValidator(_device)]], BeforeValidator(_one_or_more)]
+def _devices(value: object) -> object:
+    if value is None or value in ("all", "none"):
+        raise PydanticCustomError(
+            "devices",
+            "names GPUs: leave the key out for every GPU"
+            " (a study without any: CUDA_VISIBLE_DEVICES= before the command)",
+        )
+    return _one_or_more(value)
+
+
+Devices = Annotated[list[Annotated[str, BeforeValidator(_device)]], BeforeValidator(_devices)]
 
 
 class ServerSection(_Section):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from autotune.core.errors import LoadFailed
+from autotune.core.errors import AutotuneError, LoadFailed
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.trial import Trial
+from autotune.core.validity import LOST_GPU
 from autotune.ports import Applied, Server, TrialStore
 from autotune.tuner.measure import Measurer
 from autotune.tuner.phases import Phase
@@ -49,8 +50,9 @@ class Recorder:
     ) -> Measurement:
         """Serve the trial's candidate, check its answers and their accuracy, and measure it: all of
         it anew at each try, or not the first two where it is ``applied`` already. NotBelieved when
-        the last try cannot be believed either; ServerFailed passes."""
-        reason = ""
+        the last try cannot be believed either; ServerFailed passes. AutotuneError where the GPU is
+        gone at two tries running: nothing more can be measured on it."""
+        reason = lost = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.again(reason)
@@ -65,6 +67,9 @@ class Recorder:
             self.store.add_measurement(self.study_id, trial.number, measured)
             if measured.valid:
                 return measured
+            before, lost = lost, measured.telemetry.notes.get(LOST_GPU, "")
+            if before and lost:
+                raise _gone(lost)
             reason = "; ".join(measured.invalid_because)
         raise NotBelieved(f"measured {ATTEMPTS} times: {reason}")
 
@@ -72,3 +77,12 @@ class Recorder:
         applied = server.apply(candidate)
         self.check_outputs(server, candidate)
         return applied
+
+
+def _gone(said: str) -> AutotuneError:
+    return AutotuneError(
+        "the server's GPU is gone, so the study ends here",
+        value=said,
+        next_step="look for Xid in the kernel's log, reset the GPU or restart this machine, then go"
+        " on with --resume",
+    )

@@ -55,6 +55,9 @@ RESERVE = 0.4
 """The largest share of the budget's minutes that is kept for what follows the search."""
 
 
+_UNLESS = ": it plays no part unless another trial knows it"
+
+
 def _never(_: Trial) -> str | None:
     return None
 
@@ -128,6 +131,7 @@ class StudyRunner:
             self._resume()
             self._prepare()
             stopped_because = self._search()
+            self._settle_unknown()
             if self._held:
                 return self._hold(stopped_because)
             return self._conclude(stopped_because)
@@ -137,6 +141,12 @@ class StudyRunner:
         except Exception as exc:
             self._end(StudyState.FAILED, str(exc) or type(exc).__name__)
             raise
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether anything is stored that a resumed run would go on from."""
+        stored = self.store.trials(self.study_id)
+        return any(t.measurements or t.state is not TrialState.RUNNING for t in stored)
 
     def _end(self, state: StudyState, reason: str) -> None:
         self.store.set_study_state(self.study_id, state, reason)
@@ -217,7 +227,8 @@ class StudyRunner:
             if candidate is None:
                 self._plan(len(self._trials))
                 or_not = " or ruled out" if self._ruled_out() else ""
-                return f"every candidate of the space has been measured{or_not}"
+                how = "tried" if self._unmeasured() else "measured"
+                return f"every candidate of the space has been {how}{or_not}"
             trial = self._run_trial(candidate)
             self.search.tell(candidate, self._outcome(trial))
             if trial.state is TrialState.FAILED and not self.server.alive():
@@ -227,6 +238,11 @@ class StudyRunner:
         """Trials that the budget has paid for. Those that were ruled out unmeasured are free, up to
         as many as the budget has: a search that finds nothing else comes to an end, too."""
         return len(self._trials) - min(self._ruled_out(), self.study.budget.trials)
+
+    def _unmeasured(self) -> bool:
+        """Whether one of those that were served has no measurement that can be believed."""
+        served = (trial for trial in self._trials if trial.state is not TrialState.PRUNED)
+        return any(trial.measurement is None for trial in served)
 
     def _ruled_out(self) -> int:
         return sum(trial.state is TrialState.PRUNED for trial in self._trials)
@@ -259,11 +275,21 @@ class StudyRunner:
             return
         for metric in (objective.metric for objective in self.study.objectives):
             if trial.measurement.metric(metric) is None:
-                self._warn(
-                    f"the objective {metric} is unknown of trial {trial.number}"
-                    f"{unknown_words(metric, trial.measurement)}: it plays no part unless another"
-                    " trial knows it"
-                )
+                why = unknown_words(metric, trial.measurement)
+                told = f"the objective {metric} is unknown of trial {trial.number}{why}"
+                self._warn(told + _UNLESS)
+
+    def _settle_unknown(self) -> None:
+        """The search is over, so that it can be said of those what part they play."""
+        for at, told in enumerate(self._warned):
+            if not told.endswith(_UNLESS):
+                continue
+            metric = told.removeprefix("the objective ").partition(" ")[0]
+            measured = [t.measurement for t in self._trials if t.measurement is not None]
+            known = any(each.metric(metric) is not None for each in measured)
+            end = "" if known else ", and of every other: it plays no part"
+            self._warned[at] = told.removesuffix(_UNLESS) + end
+            self._note({"warnings": self._warned})
 
     def _measure_trial(self, number: int, candidate: Candidate) -> tuple[TrialState, str]:
         """The candidate is blamed only for what the server did under it."""

@@ -14,12 +14,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from autotune.adapters.within import within
 from autotune.bootstrap.models import gpus_of
 from autotune.cli.signals import interruptible
 from autotune.core.errors import AutotuneError, InputRefused, Interrupted
 from autotune.core.study import ServerSpec
 from tests.gpu.conduct import RESULTS, TABLE, Conductor, prepare
-from tests.gpu.host import DRIVER_S, within
+from tests.gpu.host import DRIVER_S
 from tests.gpu.plan import Deadline, Options
 
 SHORTEST_MINUTES = 0.5

@@ -47,7 +47,7 @@ def definition(context: Context, model: Model, name: str) -> dict[str, Any]:
     return {
         "study": name,
         "model": {"repository": str(model.repository), "name": model.name},
-        "server": {"devices": list(found)},
+        "server": {"devices": list(found)} if found else {},
         "workload": {
             "target_qps": 100.0,
             "headroom": 1.0,

@@ -14,9 +14,12 @@ from typing import Any
 
 from autotune.adapters import hardware, machine
 from autotune.adapters.triton.process import ChildProcess, Command, tail
+from autotune.adapters.within import within
+from autotune.core.capability import Hardware
 from autotune.core.errors import Interrupted
+from autotune.settings import Settings
 from tests.gpu import places
-from tests.gpu.host import DRIVER_S, within
+from tests.gpu.host import DRIVER_S, chosen_devices
 from tests.gpu.plan import LEAST_S, PARTS, ROOT, Deadline, Options, Part, limit_s
 from tests.gpu.report import State, part_file, read_json, write_json, write_text
 from tests.gpu.table import table
@@ -183,11 +186,16 @@ def variables(out: Path) -> dict[str, str]:
     }
 
 
+def _hardware() -> Hardware:
+    """With the GPU that the check is of."""
+    return hardware.seen(chosen_devices(), Settings.from_environment().visible_devices)
+
+
 def conditions(options: Options, began: datetime) -> dict[str, Any]:
     """Where and when: all that a reader needs to place the figures, and nothing that names the
     host."""
     here: Mapping[str, Any] = machine.describe()
-    seen = within(DRIVER_S, hardware.seen)
+    seen = within(DRIVER_S, _hardware)
     gpu = None
     if seen is not None and seen.compute_capability is not None:
         capability = ".".join(map(str, seen.compute_capability))

@@ -9,12 +9,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, Queue
-from threading import Thread
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 from autotune.adapters.triton import devices
 from autotune.adapters.triton.environment import Progress, ServerEnvironment, prepare
@@ -23,8 +21,6 @@ from autotune.cli.signals import interruptible
 from autotune.core.errors import AutotuneError
 from autotune.settings import Settings
 from tests.gpu.plan import ROOT
-
-T = TypeVar("T")
 
 DRIVER_S = 15.0
 """The first answer of a GPU's driver takes seconds where nothing keeps it loaded."""
@@ -36,27 +32,6 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda}))
 """
 
 
-def within(seconds: float, ask: Callable[[], T]) -> T | None:
-    """What is answered in that time; None where nothing is, as by a driver that hangs: what asks it
-    is left behind."""
-    answers: Queue[T | BaseException] = Queue()
-
-    def answer() -> None:
-        try:
-            answers.put(ask())
-        except BaseException as error:  # noqa: BLE001 - raised again by the one who asked
-            answers.put(error)
-
-    Thread(target=answer, daemon=True).start()
-    try:
-        found = answers.get(timeout=seconds)
-    except Empty:
-        return None
-    if isinstance(found, BaseException):
-        raise found
-    return found
-
-
 def server_environment(say: Progress = lambda _: None) -> ServerEnvironment:
     settings = Settings.from_environment()
     return prepare(settings.cache_dir, say, settings.server_dir)
@@ -64,10 +39,9 @@ def server_environment(say: Progress = lambda _: None) -> ServerEnvironment:
 
 def chosen_devices() -> tuple[str, ...]:
     """The first GPU of this host, or the first slice of one, as `server.devices` takes it: the
-    check is of one. Empty where there is none, or where CUDA_VISIBLE_DEVICES has chosen already."""
-    here = devices.names()
-    if os.environ.get(devices.VISIBLE) or not here:
-        return ()
+    check is of one. Empty where there is none, or where CUDA_VISIBLE_DEVICES has chosen already, be
+    it none by being empty."""
+    here = {} if devices.VISIBLE in os.environ else devices.names()
     slices = sorted(name for name, part in here.items() if ":" in part)
     return ("0",) if "0" in here else tuple(slices[:1])
 

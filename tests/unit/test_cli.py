@@ -10,13 +10,14 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import click
 import pytest
 
 from autotune.bootstrap import StudySession
-from autotune.cli import cli, main
+from autotune.cli import _of_the_system, cli, main
 from autotune.cli.signals import interruptible
 from autotune.cli.tune import resumable
 from autotune.core.errors import Interrupted
@@ -150,12 +151,29 @@ def test_an_interruption_before_there_is_a_stored_study_promises_no_resume() -> 
     assert "--resume" not in str(stopped.value)
 
 
-def test_an_interruption_of_a_running_study_says_how_it_goes_on() -> None:
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        (True, "what was measured is stored: the same command with --resume goes on"),
+        (False, "nothing was measured yet: the same command begins anew"),
+    ],
+)
+def test_an_interruption_of_a_running_study_says_how_it_goes_on(measured: bool, words: str) -> None:
     class Running(StudySession):
         def run(self) -> NoReturn:
             os.kill(os.getpid(), signal.SIGTERM)
             raise AssertionError
 
+    runner = SimpleNamespace(has_measured=measured)
     with interruptible(), pytest.raises(Interrupted, match="SIGTERM") as stopped:
-        resumable(Running(runner=None, warnings=()))  # type: ignore[arg-type]
-    assert "--resume goes on" in str(stopped.value)
+        resumable(Running(runner=runner, warnings=()))  # type: ignore[arg-type]
+    assert words in str(stopped.value)
+
+
+@pytest.mark.parametrize(("command", "resumes"), [("tune", True), ("bundle", False)])
+def test_what_the_system_refuses_tells_of_resuming_only_where_a_study_was_run(
+    command: str, *, resumes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["autotune", command])
+    told = str(_of_the_system(OSError(28, "No space left on device")))
+    assert ("--resume" in told) is resumes

@@ -397,6 +397,48 @@ def test_where_a_trial_is_undecided_no_candidate_is_known_to_meet(
     assert "ocr: no candidate is known to meet the SLA" in text.getvalue()
 
 
+def test_where_nothing_could_be_measured_there_is_no_verdict_and_every_trial_is_shown(
+    printed: Callable[[int], io.StringIO],
+) -> None:
+    text = printed(80)
+    study = a_study()
+    trials = [
+        replace(a_trial(n, a_candidate(4, n)), state=TrialState.INVALID, reason=f"noise {n}")
+        for n in (1, 2, 3)
+    ]
+    decision = decide(trials, study.sla, study.objectives, study.pick)
+    print_answer(replace(_answer(trials, decision), exported_to=None), noted=())
+    print_stored(replace(_stored(trials, decision), exported_to=None))
+    said = text.getvalue()
+    assert said.count("ocr: no trial could be measured, so there is no verdict") == 2
+    assert "no candidate" not in said
+    assert all(said.count(f"noise {n}") == 2 for n in (1, 2, 3))
+    assert "Other trials" not in said
+
+
+@pytest.mark.parametrize(
+    ("installed", "words"),
+    [(True, "optuna-dashboard sqlite:///"), (False, "The search, as Optuna keeps it:  ")],
+)
+def test_the_command_that_shows_the_search_is_told_where_it_is_installed(
+    trials: list[Trial],
+    decision: Decision,
+    printed: Callable[[int], io.StringIO],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: bool,
+    words: str,
+) -> None:
+    text = printed(200)
+    log = tmp_path / "optuna.db"
+    log.touch()
+    found = object() if installed else None
+    monkeypatch.setattr("autotune.cli.render.find_spec", lambda _: found)
+    print_answer(replace(_answer(trials, decision), search_log=log), noted=())
+    assert words in text.getvalue()
+    assert str(log) in text.getvalue()
+
+
 def test_in_the_list_of_studies_no_name_is_broken_and_why_it_ended_stands_below(
     trials: list[Trial], printed: Callable[[int], io.StringIO]
 ) -> None:

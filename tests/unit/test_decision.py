@@ -204,7 +204,10 @@ def test_after_a_whole_search_no_other_candidate_is_spoken_of():
 def test_nothing_measured_decides_nothing():
     decision = decided(made_trial(0, state=TrialState.FAILED))
     assert (decision.pick, decision.nearest_miss, decision.front) == (None, None, ())
-    assert decision.reasons == ("no trial was measured: nothing can be decided",)
+    assert decision.without_verdict
+    assert decision.reasons == (
+        "no trial has a measurement that can be believed: nothing can be decided",
+    )
 
 
 def test_only_undecided_trials_say_what_is_wanting():

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import pynvml
 import pytest
 
+from autotune.adapters import hardware
+from autotune.adapters.examine_gpus import gpu_checks
+from autotune.adapters.telemetry import parts
+from autotune.adapters.telemetry.parts import DriverHangs
+from autotune.adapters.tonight import changing
 from autotune.adapters.triton import devices
 from autotune.adapters.triton.config import parse
 from autotune.adapters.triton.environment import ServerEnvironment
 from autotune.adapters.triton.launchers import BinaryLauncher, EmbeddedLauncher
 from autotune.adapters.triton.ports import Ports
 from autotune.adapters.triton.repository import ServedModel
-from autotune.bootstrap.models import gpus_of, served_model
+from autotune.bootstrap.models import gpus_of, hardware_of, served_model
 from autotune.bootstrap.session import configuration_in_service
 from autotune.core.errors import InputRefused
 from autotune.core.study import Launch, ModelSource, ServerSpec
@@ -100,6 +107,88 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(nvml: FakeNvml) 
         devices.refuse_missing(["0", "7"])
     assert "(got '7')" in str(refused.value)
     assert "it has 0 (GPU-" in str(refused.value)
+
+
+def test_the_refusal_says_which_key_of_the_study_names_it(nvml: FakeNvml) -> None:
+    nvml.set("gpus=2")
+    with pytest.raises(InputRefused) as refused:
+        devices.refuse_missing(["0", "7"])
+    assert refused.value.place == ("server", "devices", 1)
+
+
+def test_a_driver_that_hangs_is_an_error_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with hanging_driver(monkeypatch), pytest.raises(DriverHangs, match="does not answer") as found:
+        devices.names()
+    assert "nvidia-smi" in found.value.next_step
+
+
+@contextmanager
+def hanging_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """NVML does not come back while this lasts."""
+    free = Event()
+    monkeypatch.setattr(parts, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(pynvml, "nvmlInit", free.wait)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
+    yield
+    free.set()
+
+
+def test_a_study_whose_gpus_are_all_hidden_asks_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with hanging_driver(monkeypatch):
+        assert gpus_of(ServerSpec()) == 0
+        assert hardware_of(ServerSpec()).compute_capability is None
+
+
+def test_what_is_seen_of_a_machine_whose_driver_hangs_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with hanging_driver(monkeypatch):
+        assert hardware.seen().compute_capability is None
+        assert changing()["gpus"] == []
+
+
+def test_the_doctor_tells_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hanging_driver(monkeypatch):
+        (check,) = gpu_checks()
+    assert (check.name, check.state) == ("GPU", "missing")
+    assert "does not answer" in check.detail
+    assert "nvidia-smi" in check.next_step
+
+
+# ------------------------------------------------------------------- what variants are built for
+@pytest.mark.parametrize(
+    ("chosen", "visible", "capability"),
+    [
+        ((), None, (7, 0)),
+        (("0",), None, (9, 0)),
+        ((SECOND,), None, (7, 0)),
+        ((), "0", (9, 0)),
+        ((), "", None),
+        (("0",), "1", (9, 0)),
+    ],
+)
+def test_the_weakest_of_the_gpus_that_a_study_may_use_decides_what_runs(
+    nvml: FakeNvml,
+    chosen: tuple[str, ...],
+    visible: str | None,
+    capability: tuple[int, int] | None,
+) -> None:
+    nvml.set("gpus=2", "major.1=7")
+    assert hardware.seen(chosen, visible).compute_capability == capability
+
+
+def test_docker_is_not_handed_what_hides_gpus_from_this_process(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    server = ServerSpec(launch=Launch.DOCKER, image="i", gpus="all")
+    assert hardware_of(server).compute_capability == (9, 0)
+    assert gpus_of(server) == 1
 
 
 def test_any_gpu_is_refused_where_there_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:

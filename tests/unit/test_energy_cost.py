@@ -126,6 +126,25 @@ def test_an_objective_that_is_unknown_of_all_is_told_and_decides_nothing() -> No
     assert "not compared, since unknown: energy_j_per_1000" in found.reasons
 
 
+def test_where_no_objective_is_known_latency_and_instances_decide_and_it_is_said() -> None:
+    trials = [
+        made_trial(0, taken(p95=30.0, instances=1)),
+        made_trial(1, taken(p95=60.0, instances=1)),
+    ]
+    found = picked(trials, ENERGY)
+    assert found.pick == 0
+    assert [d.metric for d in found.dimensions] == ["p95_ms", "instances"]
+    assert (
+        "not compared, since unknown: energy_j_per_1000; p95 and instances decided in place of"
+        " that" in found.reasons
+    )
+
+
+def test_where_each_objective_is_known_of_another_trial_latency_and_instances_decide() -> None:
+    trials = [made_trial(1, taken(p95=60.0, joules=1.0)), made_trial(2, taken(p95=30.0, price=3.6))]
+    assert picked(trials, ENERGY, COST).pick == 2
+
+
 def test_the_gain_is_told_in_words_and_units() -> None:
     before = made_trial(0, taken(price=3.6, saturation=50.0, joules=1000.0))
     after = made_trial(1, taken(price=3.6, saturation=200.0, joules=400.0))

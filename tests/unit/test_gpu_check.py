@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 
 from autotune.adapters.triton.process import Command
+from autotune.adapters.within import within
 from autotune.core.errors import InputRefused, Interrupted
 from autotune.core.measurement import Gauge, TelemetryWindow
 from autotune.studyfile import study_from_options
@@ -21,7 +22,6 @@ from search_spaces.candidate import Candidate
 from tests.gpu import conduct, places, publish, telemetry, truth
 from tests.gpu.__main__ import main
 from tests.gpu.context import Context
-from tests.gpu.host import within
 from tests.gpu.models import Model, Source, native_model, onnx_model, torch_model
 from tests.gpu.outputs import difference
 from tests.gpu.plan import FULL, PARTS, RESERVE_S, TINY, Deadline, Options, limit_s

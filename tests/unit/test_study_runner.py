@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.cli.as_json import answer_json
+from autotune.cli.tune import exit_code
 from autotune.core.errors import (
+    AutotuneError,
     CandidateFailed,
     InputRefused,
     Interrupted,
@@ -16,11 +20,13 @@ from autotune.core.errors import (
     OutputsDiffer,
     ServerFailed,
 )
+from autotune.core.measurement import Gauge, TelemetryWindow
 from autotune.core.records import StudyState
 from autotune.core.trial import TrialState
+from autotune.core.validity import LOST_GPU
 from autotune.tuner.recorder import ATTEMPTS
 from search_spaces.candidate import Candidate
-from tests.fakes import FakeServer, ListSearch
+from tests.fakes import FakeServer, FakeTelemetry, ListSearch
 from tests.runner_bench import FOUR, ONE, TWO, Bench, study
 
 
@@ -124,6 +130,102 @@ def test_a_trial_that_is_never_valid_is_invalid_and_not_blamed(bench: Any) -> No
     assert answer.trials[0].state is TrialState.INVALID
     assert len(answer.trials[0].measurements) == ATTEMPTS
     assert answer.trials[1].state is TrialState.OK
+
+
+def test_where_no_trial_could_be_measured_there_is_no_verdict_and_nothing_is_called_measured(
+    bench: Any,
+) -> None:
+    b = bench()
+    b.load.lags_ms = [50.0] * ATTEMPTS * 3
+    answer = b.runner().run()
+    assert answer.decision.without_verdict
+    assert exit_code(answer) == 1
+    assert answer_json(answer)["meets"] is None
+    assert "tried" in answer.stopped_because
+    assert "measured" not in answer.stopped_because
+
+
+def test_one_trial_that_was_measured_gives_a_verdict(bench: Any) -> None:
+    b = bench(sla={"p95_ms": 5.0})
+    b.load.lags_ms = [50.0] * ATTEMPTS * 2
+    answer = b.runner().run()
+    assert exit_code(answer) == 3
+    assert answer_json(answer)["meets"] is False
+
+
+def test_a_gpu_that_is_gone_for_good_ends_the_study_at_the_second_try(bench: Any) -> None:
+    b = bench()
+    runner = replace(b.runner(), telemetry=Lost())
+    with pytest.raises(AutotuneError, match="GPU is gone") as ended:
+        runner.run()
+    assert "GPU 0: GPU is lost" in str(ended.value)
+    assert len(b.load.plans) == 2
+    assert b.store.study("s").state is StudyState.FAILED
+
+
+def test_a_gpu_that_went_away_once_is_measured_again(bench: Any) -> None:
+    b = bench()
+    answer = replace(b.runner(), telemetry=Lost(times=1)).run()
+    assert [m.valid for m in answer.trials[0].measurements] == [False, True]
+
+
+class Lost(FakeTelemetry):
+    """A GPU that is lost in so many windows, and back then."""
+
+    def __init__(self, times: int = 100) -> None:
+        self._left = times
+
+    def stop(self) -> TelemetryWindow:
+        self._left -= 1
+        notes = {LOST_GPU: "NVML: GPU 0: GPU is lost"} if self._left >= 0 else {}
+        return replace(super().stop(), notes=notes)
+
+
+@pytest.mark.parametrize(
+    ("known", "end"),
+    [
+        ((), "is unknown of trial 0, and of every other: it plays no part"),
+        ((TWO,), "is unknown of trial 0"),
+    ],
+)
+def test_an_objective_that_is_unknown_at_first_is_told_at_the_end_as_it_turned_out(
+    bench: Any, known: Sequence[Candidate], end: str
+) -> None:
+    b = bench(objectives=["energy_j_per_1000"])
+    answer = replace(b.runner(), telemetry=Metered(b.server, known)).run()
+    (told,) = (w for w in answer.warnings if "energy_j_per_1000" in w)
+    assert told == f"the objective energy_j_per_1000 {end}"
+    assert b.store.study("s").environment["warnings"] == list(answer.warnings)
+
+
+class Metered(FakeTelemetry):
+    """Energy is known under these candidates alone."""
+
+    def __init__(self, server: FakeServer, known: Sequence[Candidate]) -> None:
+        self._server, self._known = server, known
+
+    def stop(self) -> TelemetryWindow:
+        metered = self._server.applied[-1] in self._known
+        gauges = {"energy_j": Gauge(value=100.0, source="nvml", series=())} if metered else {}
+        return replace(super().stop(), gauges=gauges)
+
+
+def test_a_study_that_was_stopped_before_its_first_measurement_has_measured_nothing(
+    bench: Any,
+) -> None:
+    b = bench()
+    seen: list[bool] = []
+
+    def stop(_: FakeServer) -> None:
+        seen.append(runner.has_measured)
+        if len(seen) == 3:
+            raise Interrupted("stopped by SIGTERM")
+
+    b.load.before = stop
+    runner = b.runner()
+    with pytest.raises(Interrupted):
+        runner.run()
+    assert seen == [False, False, True]
 
 
 def test_no_saturation_burst_follows_an_invalid_measurement(bench: Any) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.studyfile import read_definition
+from autotune.core.errors import InputRefused
+from autotune.studyfile import at_its_line, read_definition
 from tests.unit.test_studyfile import GOOD, refusal, studied
 
 
@@ -35,6 +36,12 @@ def test_what_is_no_gpus_name_is_refused_with_its_line(tmp_path: Path, name: str
     ("server", "told"),
     [
         ("{devices: [0, 0]}", "names a GPU twice"),
+        (
+            "{devices: []}",
+            "study.yaml:10: server.devices: names no GPU (got [])\n  leave the key out",
+        ),
+        ("{devices: null}", "server.devices: names GPUs: leave the key out for every GPU"),
+        ("{devices: all}", "server.devices: names GPUs: leave the key out for every GPU"),
         ("{devices: [MIG-aa, MIG-bb]}", "one MIG slice, and no other GPU beside it"),
         ("{devices: [0, MIG-bb]}", "one MIG slice, and no other GPU beside it"),
         ("{launch: docker, image: i, gpus: all, devices: [0]}", "says the same as server.devices"),
@@ -47,6 +54,35 @@ def test_gpus_and_prices_that_cannot_be_are_refused(tmp_path: Path, server: str,
     if "remote" in server:
         text = text.replace("model:\n  onnx: model.onnx", "model: {name: m}")
     assert told in refusal(tmp_path, text)
+
+
+def test_a_study_without_devices_is_stored_so_and_read_again(tmp_path: Path) -> None:
+    study = studied(tmp_path, GOOD)
+    assert "devices" not in study.definition["server"]
+    assert read_definition(study.definition) == study
+    old = {**study.definition, "server": {**study.definition["server"], "devices": []}}
+    assert read_definition(old).server == study.server
+
+
+def test_what_this_machine_has_against_a_key_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(with_server("\n  devices:\n    - 0\n    - 7"))
+    refused = InputRefused(
+        "server.devices names a GPU that this machine does not have",
+        value="7",
+        next_step="it has 0",
+        place=("server", "devices", 1),
+    )
+    told = str(at_its_line(tmp_path / "study.yaml", refused))
+    assert "study.yaml:13: server.devices.1: names a GPU that this machine does not have" in told
+    assert "(got '7')" in told
+    assert "it has 0" in told
+
+
+def test_a_refusal_of_no_key_and_a_file_that_is_gone_change_nothing(tmp_path: Path) -> None:
+    refused = InputRefused("no")
+    assert at_its_line(tmp_path / "study.yaml", refused) is refused
+    placed = InputRefused("no", place=("server",))
+    assert at_its_line(tmp_path / "study.yaml", placed) is placed
 
 
 def test_energy_and_cost_can_be_objectives(tmp_path: Path) -> None:

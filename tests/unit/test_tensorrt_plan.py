@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import textwrap
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +19,17 @@ import onnx
 import pytest
 
 from autotune.adapters.variants.apart import build_apart
+from autotune.adapters.variants.builder import VariantBuilder
 from autotune.adapters.variants.half import in_steps
 from autotune.adapters.variants.request import BuildRequest
 from autotune.adapters.variants.running import Runner
 from autotune.adapters.variants.tensorrt import PlanOptions, TensorRTBuilder, build_plan
 from autotune.adapters.variants.tensorrt_build import Refused, build, extents
+from autotune.bootstrap.variants import Place, builder_at
 from autotune.core.capability import Hardware
-from autotune.core.variants import Precision, Variant
+from autotune.core.study import ServerSpec
+from autotune.core.variants import Engine, Precision, Variant
+from tests.fake_nvml import FakeNvml
 from tests.onnx_models import linear
 
 H200 = Hardware(
@@ -197,7 +203,8 @@ def test_without_tensorrt_the_process_says_what_to_install(tmp_path: Path) -> No
     made = build_plan(tmp_path / "model.onnx", tmp_path, PlanOptions(bindings="no_tensorrt_here"))
     assert made.file is None
     assert made.refused == (
-        "TensorRT is not installed: pip install triton-autotune[tensorrt] on the GPU host"
+        "TensorRT is not installed: the Python that runs autotune on the GPU host needs its package"
+        " tensorrt"
     )
 
 
@@ -228,6 +235,21 @@ def test_a_builder_that_hangs_is_ended_at_its_deadline(
     assert time.monotonic() - began < 20
 
 
+def test_a_builder_is_told_which_gpu_it_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = """
+        import json, os, sys
+        with open(sys.argv[2], "w") as answer:
+            json.dump({"refused": os.environ["CUDA_VISIBLE_DEVICES"]}, answer)
+    """
+    (tmp_path / "telling_builder.py").write_text(textwrap.dedent(builder))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    variables = {"CUDA_VISIBLE_DEVICES": "GPU-a"}
+    answer = build_apart("telling_builder", {}, tmp_path, deadline_s=60, variables=variables)
+    assert answer == {"refused": "GPU-a"}
+
+
 def test_a_builder_that_cannot_write_says_nothing_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +266,37 @@ def test_a_builder_that_cannot_write_says_nothing_of_the_model(
 
 
 # ------------------------------------------------------------------------------ as a study uses it
+def test_a_studys_builders_are_pinned_to_its_devices(
+    nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.set("gpus=2", "major.1=8")
+    told: list[Mapping[str, str]] = []
+
+    def built(*_: object, variables: Mapping[str, str], **__: object) -> dict[str, str]:
+        told.append(variables)
+        return {"refused": "no"}
+
+    monkeypatch.setattr("autotune.adapters.variants.tensorrt.build_apart", built)
+    monkeypatch.setattr("autotune.adapters.variants.torchscript.build_apart", built)
+    monkeypatch.setattr("autotune.adapters.hardware.installed_version", lambda _: "11.4.0")
+    at = Place(cache_dir=tmp_path, work=tmp_path, models=tmp_path, say=lambda _: None)
+    builder = builder_at(at, ServerSpec(devices=("1",)))
+    assert isinstance(builder, VariantBuilder)
+    (tmp_path / "m.onnx").touch()
+    samples = ({"x": np.zeros(2, np.float32)},)
+    for engine, asked, graph in (
+        (Engine.TENSORRT, request("tensorrt-fp32"), tmp_path / "m.onnx"),
+        (
+            Engine.PYTORCH,
+            replace(request("pytorch-fp32"), source=tmp_path / "m.pt", samples=samples),
+            None,
+        ),
+    ):
+        builder._engines[engine].build(asked, graph, tmp_path, lambda _: None)
+    second = "GPU-00000000-0000-0000-0001-000000000000"
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in told] == [second, second]
+
+
 def request(variant: str) -> BuildRequest:
     return BuildRequest(
         source=Path("model.onnx"),

@@ -76,8 +76,8 @@ class Part:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """``left_out``: of which part, and what that costs; ``untouched``: whether programs are packed
-    as they came, for want of a tool to strip them; ``libpython``: the version of the shared one that
-    goes along, None where the host has to have its own."""
+    as they came, for want of a tool to strip them; ``libpython``: the version of the shared one
+    that goes along, None where the host has to have its own."""
 
     path: Path
     bytes: int

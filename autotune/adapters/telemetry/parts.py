@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
 from autotune.adapters.telemetry.processes import PROC
+from autotune.adapters.within import within
+from autotune.core.errors import AutotuneError
+
+T = TypeVar("T")
 
 MIG_ENABLED = 1
 _ANY_INSTANCE = 0xFFFFFFFF
@@ -21,6 +25,9 @@ LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
 """NVML's errors of a GPU that works no more."""
 GONE = LOST | {pynvml.NVML_ERROR_UNKNOWN}
 """Its errors when it is asked for such a GPU: the last of one that has fallen off its bus."""
+PATIENCE_S = 30.0
+"""A driver that has not answered for so long hangs, as that of a GPU that is lost may. Its first
+answer takes seconds for each GPU where nothing keeps it loaded."""
 CONTEXT_MB = 64
 """A process that computes on a GPU holds more of its memory than this."""
 
@@ -53,6 +60,32 @@ def opened() -> Iterator[None]:
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+class DriverHangs(AutotuneError):
+    """The driver of this machine's GPUs does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the driver of this machine's GPUs does not answer",
+            value=f"for {PATIENCE_S:g} s",
+            next_step="see what nvidia-smi says, look for Xid in the kernel's log, and restart this"
+            " machine; or hide its GPUs by CUDA_VISIBLE_DEVICES=",
+        )
+
+
+def answered(ask: Callable[[], T]) -> T:
+    """What is asked of NVML, between its beginning and its end; DriverHangs where that takes
+    longer than `PATIENCE_S`. NVMLError as it is raised."""
+
+    def opened_and_asked() -> tuple[T]:
+        with opened():
+            return (ask(),)
+
+    found = within(PATIENCE_S, opened_and_asked)
+    if found is None:
+        raise DriverHangs
+    return found[0]
 
 
 def parts_here() -> list[Part]:

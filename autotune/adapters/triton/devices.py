@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pynvml
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from autotune.adapters.telemetry.parts import opened, parts_here
+from autotune.adapters.telemetry.parts import Part, answered, parts_here
 from autotune.core.errors import InputRefused
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -86,18 +86,20 @@ def refuse_missing(devices: Sequence[str]) -> None:
     if not devices:
         return
     here = names()
-    for device in devices:
+    for place, device in enumerate(devices):
         if device not in here:
             shown = [f"{index} ({uuid})" for uuid, index in sorted(_uuids(here).items())]
             raise InputRefused(
                 "server.devices names a GPU that this machine does not have",
                 value=device,
                 next_step=f"it has {', '.join(shown)}" if shown else "NVML sees none here",
+                place=("server", "devices", place),
             )
     if len({here[device] for device in devices}) < len(devices):
         raise InputRefused(
             "server.devices names a GPU twice, by its index and by its UUID",
             value=", ".join(devices),
+            place=("server", "devices"),
         )
 
 
@@ -120,17 +122,34 @@ def refuse_out_of_range(config: ModelConfig, gpus: int) -> None:
 
 def names() -> Mapping[str, str]:
     """Every GPU and MIG slice by its index (of whole GPUs) and its UUID, each to its own name as
-    `parts_here` gives it; empty without a driver."""
-    found: dict[str, str] = {}
+    `parts_here` gives it; empty without a driver. DriverHangs where that does not answer."""
     try:
-        with opened():
-            for part in parts_here():
-                found[pynvml.nvmlDeviceGetUUID(part.handle)] = part.name
-                if not part.sliced:
-                    found[part.name] = part.name
+        return answered(lambda: named(parts_here()))
     except pynvml.NVMLError:
         return {}
+
+
+def named(parts: Sequence[Part]) -> dict[str, str]:
+    """As `names`, of these."""
+    found: dict[str, str] = {}
+    for part in parts:
+        found[pynvml.nvmlDeviceGetUUID(part.handle)] = part.name
+        if not part.sliced:
+            found[part.name] = part.name
     return found
+
+
+def hidden(told: str | None) -> bool:
+    """Whether this for CUDA_VISIBLE_DEVICES hides every GPU."""
+    return told is not None and not told.strip()
+
+
+def allowed(devices: Sequence[str], told: str | None, here: Mapping[str, str]) -> set[str]:
+    """The own names of the parts ``here`` (see `names`) that a server may use: those that are
+    named, or all that CUDA shows a process with this for CUDA_VISIBLE_DEVICES."""
+    if devices:
+        return {here[device] for device in devices if device in here}
+    return set(visible(here, told).values())
 
 
 def _uuids(here: Mapping[str, str]) -> dict[str, str]:

@@ -27,7 +27,12 @@ from autotune.adapters.triton.pipeline import (
     processes_of,
     steps,
 )
-from autotune.adapters.triton.ports import Ports, fixed_ports, free_ports
+from autotune.adapters.triton.ports import (
+    Ports,
+    fixed_ports,
+    free_ports,
+    refuse_without_loopback,
+)
 from autotune.adapters.triton.process import ChildProcess, tail
 from autotune.adapters.triton.repository import ServedModel
 from autotune.core.errors import CandidateFailed, InputRefused, ServerFailed
@@ -200,6 +205,7 @@ class LocalServer:
         return {**kept, **candidate.server_flags}
 
     def _restart(self, flags: Mapping[str, str]) -> None:
+        refuse_without_loopback()
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._end(lambda child: child.close())
             self._ports = fixed_ports(self._spec.ports) if self._spec.ports else free_ports()

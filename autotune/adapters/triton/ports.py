@@ -6,10 +6,12 @@ import contextlib
 import socket
 from dataclasses import dataclass
 
-from autotune.core.errors import InputRefused
+from autotune.core.errors import InputRefused, ServerFailed
 from autotune.core.model_interface import Endpoint
 
 LOOPBACK = "127.0.0.1"
+LOOPBACK_UP = "bring it up: `ip link set lo up`, as root of this machine or container"
+_CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,30 @@ class Ports:
             http=f"{LOOPBACK}:{self.http}",
             grpc=f"{LOOPBACK}:{self.grpc}",
             metrics_url=f"http://{LOOPBACK}:{self.metrics}/metrics",
+        )
+
+
+def loopback_fault() -> str:
+    """Why a connection within this machine does not come about; empty where one does. A port can be
+    opened, too, where the interface is down."""
+    try:
+        with (
+            socket.create_server((LOOPBACK, 0)) as listening,
+            socket.create_connection(listening.getsockname(), timeout=_CONNECT_S),
+        ):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def refuse_without_loopback() -> None:
+    """ServerFailed where no client would reach a server here."""
+    fault = loopback_fault()
+    if fault:
+        raise ServerFailed(
+            f"loopback is down: no connection to {LOOPBACK} can be made",
+            value=fault,
+            next_step=LOOPBACK_UP,
         )
 
 

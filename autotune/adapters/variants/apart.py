@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from autotune.adapters.triton.process import ChildProcess, Command, tail
@@ -23,10 +24,16 @@ _POLL_S = 0.05
 
 
 def build_apart(
-    module: str, order: Mapping[str, Any], folder: Path, *, deadline_s: float
+    module: str,
+    order: Mapping[str, Any],
+    folder: Path,
+    *,
+    deadline_s: float,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Run ``python -m MODULE ORDER.json ANSWER.json`` and return its answer.
 
+    ``variables`` go on top of this process's environment, as those that say which GPU it may use.
     The order, the answer and the log stand in ``folder``. An answer with the key ``refused`` says
     why there is no artefact; so does the one that is made up here for a process that died, hung
     longer than ``deadline_s`` or answered nothing. It ends with this process, whatever ends that.
@@ -36,7 +43,7 @@ def build_apart(
         (folder / name).unlink(missing_ok=True)
     (folder / ORDER).write_text(json.dumps(order, indent=1), encoding="utf-8")
     argv = [sys.executable, "-P", "-m", module, str(folder / ORDER), str(folder / ANSWER)]
-    child = ChildProcess(Command(argv=argv), log=folder / LOG)
+    child = ChildProcess(Command(argv=argv, variables=variables), log=folder / LOG)
     until = time.monotonic() + deadline_s
     try:
         while child.running() and time.monotonic() < until:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.adapters import hardware
 from autotune.adapters.variants.apart import build_apart
 from autotune.adapters.variants.made import Made, Say
 from autotune.adapters.variants.request import BuildRequest
@@ -26,7 +25,7 @@ class PlanOptions:
     The graph holds the precision; ``tf32`` only says whether fp32 may be computed in TF32.
     ``shapes`` (by input, without the batch dimension) are needed for inputs with other free
     dimensions than the batch. ``timing_cache`` is a file that builds share. ``bindings``: the
-    module with TensorRT's Python API.
+    module with TensorRT's Python API. ``variables`` of the environment say which GPU it is for.
     """
 
     tf32: bool = False
@@ -35,18 +34,23 @@ class PlanOptions:
     timing_cache: Path | None = None
     bindings: str = "tensorrt"
     deadline_s: float = 3600.0
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class TensorRTBuilder:
     """Builds the plans of a study's TensorRT variants (`made.EngineBuilder`).
 
     ``timing_dir`` keeps what TensorRT measured of its kernels, one file for each GPU, driver and
-    version, so that the next plan is built faster. ``here`` is this machine where it is None.
+    version, so that the next plan is built faster. ``here`` is what it builds for, and
+    ``variables`` of the environment say so to CUDA.
     """
 
-    def __init__(self, timing_dir: Path, *, here: Hardware | None = None) -> None:
+    def __init__(
+        self, timing_dir: Path, *, here: Hardware, variables: Mapping[str, str] | None = None
+    ) -> None:
         self._timing_dir = timing_dir
-        self._here = here or hardware.seen()
+        self._here = here
+        self._variables = variables or {}
 
     def tools(self) -> Mapping[str, str]:
         return identity(self._here)
@@ -65,6 +69,7 @@ class TensorRTBuilder:
             batch_sizes=request.batch_sizes,
             shapes=request.shapes,
             timing_cache=self._timing_cache(),
+            variables=self._variables,
         )
         return build_plan(onnx, folder, options)
 
@@ -89,7 +94,9 @@ def build_plan(onnx: Path, folder: Path, options: PlanOptions | None = None) -> 
         "timing_cache": str(asked.timing_cache.absolute()) if asked.timing_cache else None,
         "bindings": asked.bindings,
     }
-    answer = build_apart(_MODULE, order, folder, deadline_s=asked.deadline_s)
+    answer = build_apart(
+        _MODULE, order, folder, deadline_s=asked.deadline_s, variables=asked.variables
+    )
     if "refused" in answer:
         return Made(refused=str(answer["refused"]))
     return Made(file=folder / PLAN, notes=_notes(answer, asked.bindings))

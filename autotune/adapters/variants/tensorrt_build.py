@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.adapters.variants.apart import exit_status
+from autotune.core.capability import INSTALL_TENSORRT
 
 Shape: TypeAlias = tuple[int, ...]
 Extents: TypeAlias = tuple[Shape, Shape, Shape]
 """An input's smallest, best and largest shape."""
 
-_NOT_INSTALLED = "TensorRT is not installed: pip install triton-autotune[tensorrt] on the GPU host"
 _OLDEST, _ONLY_TYPED = 10, 11
 
 
@@ -58,7 +58,7 @@ def load_bindings(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name == name:
-            raise Refused(_NOT_INSTALLED) from error
+            raise Refused(INSTALL_TENSORRT) from error
         raise Refused(f"{name} lacks a part: {error}") from error
     except (ImportError, OSError) as error:
         raise Refused(f"{name} is installed but cannot be loaded: {error}") from error

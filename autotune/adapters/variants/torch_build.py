@@ -32,10 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.adapters.variants.apart import exit_status
+from autotune.core.capability import INSTALL_TORCH
 
 Request: TypeAlias = dict[str, NDArray[Any]]
 
-_NOT_INSTALLED = "PyTorch is not installed: pip install triton-autotune[torch]"
 _LOW = {"fp16": "float16", "bf16": "bfloat16"}
 _ROWS_DIFFER = 0.05
 """Relative to the largest value: more than rounding makes of computing two requests at once."""
@@ -82,7 +82,7 @@ def _torch() -> Any:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:
         if error.name == "torch":
-            raise Refused(_NOT_INSTALLED) from error
+            raise Refused(INSTALL_TORCH) from error
         raise
     except (ImportError, OSError) as error:
         raise Refused(f"PyTorch is installed but cannot be loaded: {error}") from error

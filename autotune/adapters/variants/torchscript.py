@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.adapters import hardware
 from autotune.adapters.variants.apart import build_apart
 from autotune.adapters.variants.gate import judge_outputs
 from autotune.adapters.variants.made import Made, Say
@@ -29,11 +28,12 @@ class TorchBuilder:
     """Builds a study's pytorch variants (`made.EngineBuilder`): fp32, tf32 (the same file, run with
     that allowed), fp16 and bf16.
 
-    ``here`` is this machine where it is None.
+    ``here`` is what it builds for, and ``variables`` of the environment say so to CUDA.
     """
 
-    def __init__(self, *, here: Hardware | None = None) -> None:
-        self._here = here or hardware.seen()
+    def __init__(self, *, here: Hardware, variables: Mapping[str, str] | None = None) -> None:
+        self._here = here
+        self._variables = variables or {}
 
     def tools(self) -> Mapping[str, str]:
         """The accuracy is found on the GPU where there is one."""
@@ -57,7 +57,7 @@ class TorchBuilder:
         if reason is not None:
             return Made(refused=reason)
         say(f"building {request.variant} (a process of its own)")
-        outputs = answers(request, folder)
+        outputs = answers(request, folder, self._variables)
         if isinstance(outputs, str):
             return Made(refused=outputs)
         judged = judge_outputs(request, outputs)
@@ -69,7 +69,9 @@ class TorchBuilder:
         )
 
 
-def answers(request: BuildRequest, folder: Path) -> list[Outputs] | str:
+def answers(
+    request: BuildRequest, folder: Path, variables: Mapping[str, str]
+) -> list[Outputs] | str:
     """``model.pt`` in ``folder``, and its outputs on the samples; or why there is none."""
     samples = request.samples
     if not samples:
@@ -88,7 +90,7 @@ def answers(request: BuildRequest, folder: Path) -> list[Outputs] | str:
     }
     try:
         _write(samples, folder / _SAMPLES)
-        answer = build_apart(_MODULE, order, folder, deadline_s=_DEADLINE_S)
+        answer = build_apart(_MODULE, order, folder, deadline_s=_DEADLINE_S, variables=variables)
         if "refused" in answer:
             return str(answer["refused"])
         return _named(_read(folder / _ANSWERS), request.outputs)
