@@ -6,12 +6,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from autotune.bootstrap.guard import Guard, Limits, study_within
+from autotune.bootstrap.guard import Guard, Limits, _paths, study_within
 from autotune.core.errors import InputRefused
 from autotune.core.promotions import Target
+from autotune.core.study import Launch
 from tests import onnx_models
 
+EVERYTHING: dict[str, Any] = {
+    "study": "asked",
+    "model": {"onnx": "linear.onnx", "name": "linear"},
+    "server": {"launch": "embedded", "flags": {"log-verbose": "0"}, "ports": [1, 2, 3]},
+    "workload": {
+        "target_qps": 50,
+        "arrival": {"kind": "gamma", "cv": 2.0},
+        "inputs": {"kind": "random", "shapes": {"x": [4]}},
+    },
+    "sla": {"p95_ms": 100},
+    "space": {"max_batch_size": [1, 2], "parameters.x": ["a"], "server.log-verbose": [0, 1]},
+    "objectives": ["p95_ms"],
+    "budget": {"trials": 5, "minutes": 1.0},
+    "robust": {"qps": 0.2, "cv": [1.0]},
+}
+PATHS = st.sampled_from(["/etc/passwd", "../secret.yaml", "out/secret.yaml", "~/x.py:f", ".env/"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | PATHS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=5,
+)
 PACKAGE = {"requirement": "small==1.0", "file": "small/model.onnx", "sha256": "0" * 64}
 VARIANTS = {
     "space": {"variant": ["onnxruntime-fp32", "onnxruntime-int8"]},
@@ -21,6 +45,10 @@ VARIANTS = {
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
+    return make_root(tmp_path)
+
+
+def make_root(tmp_path: Path) -> Path:
     folder = tmp_path / "root"
     (folder / "models").mkdir(parents=True)
     onnx_models.linear(folder / "linear.onnx")
@@ -280,3 +308,40 @@ def test_whatever_is_asked_is_refused_and_nothing_else_raised(
 ) -> None:
     with pytest.raises(InputRefused):
         Guard(Limits(root=root)).study({**request(), **definition} if definition else definition)
+
+
+@st.composite
+def asked_strangely(draw: st.DrawFn) -> dict[str, Any]:
+    """A study in which one value, or a key that is new, is whatever it may be."""
+
+    def changed(node: Any) -> Any:
+        if not isinstance(node, dict) or draw(st.integers(0, 2)) == 0:
+            return draw(ANYTHING)
+        key = draw(st.sampled_from(sorted(node)) | st.text(max_size=8))
+        return {**node, key: changed(node.get(key, 0))}
+
+    section = draw(st.sampled_from(sorted(EVERYTHING)))
+    return {**EVERYTHING, section: changed(EVERYTHING[section])}
+
+
+@pytest.fixture(scope="module")
+def lasting_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_root(tmp_path_factory.mktemp("asked"))
+
+
+@given(definition=asked_strangely())
+def test_whatever_stands_in_a_study_it_is_refused_or_names_nothing_outside(
+    lasting_root: Path, definition: dict[str, Any]
+) -> None:
+    limits = Limits(root=lasting_root)
+    try:
+        study = study_within(definition, limits)
+    except InputRefused:
+        return
+    for _, path in _paths(study):
+        assert path.resolve().is_relative_to(lasting_root)
+    assert study.server.launch in (Launch.EMBEDDED, Launch.REMOTE)
+
+
+def test_the_study_that_is_made_strange_can_be(lasting_root: Path) -> None:
+    assert study_within(EVERYTHING, Limits(root=lasting_root)).name == "asked"
