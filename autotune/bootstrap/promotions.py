@@ -11,11 +11,12 @@ from dataclasses import replace
 from autotune.bootstrap.bench import alone as alone_here
 from autotune.bootstrap.notices import notify
 from autotune.bootstrap.releases import (
-    CONFIGS,
+    BRINGS,
     FOUND,
     NATIVE,
     SENDS,
     WAITING,
+    Contents,
     Exported,
     Place,
     export_release,
@@ -122,8 +123,8 @@ def _promotion_of(exported: Exported, target: Target) -> Promotion:
         candidate=exported.candidate.to_json(),
         state=PromotionState.PROPOSED,
         detail={
-            CONFIGS: dict(exported.configs),
-            FOUND: dict(exported.found),
+            BRINGS: exported.brings.to_json(),
+            FOUND: exported.found.to_json(),
             NATIVE: exported.native,
             SENDS: sorted(exported.sends),
             "sla": exported.sla,
@@ -187,7 +188,7 @@ def _there(  # noqa: PLR0913 - what for, and how
     """A target that is not there any more fails the promotion."""
     target = promotion.target
     champion = store.promotions.champion(promotion.model, target)
-    found = promotion.detail.get(FOUND) or {}
+    found = Contents.from_json(promotion.detail.get(FOUND))
     known = known_configs(found, champion, study=study, lasting=target.repository is not None)
     try:
         return place(

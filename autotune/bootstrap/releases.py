@@ -7,20 +7,21 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from autotune.adapters import machine
 from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.deploy.live import LiveDeployment
 from autotune.adapters.deploy.served import Known
+from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton.config import ModelConfig, parse, read
 from autotune.adapters.triton.control import Control
-from autotune.adapters.triton.remote import remote_model
-from autotune.adapters.triton.repository import CONFIG_FILE, backend_of
+from autotune.adapters.triton.repository import CONFIG_FILE, backend_of, files_of
+from autotune.bootstrap.models import served_model
 from autotune.bootstrap.stored import StoredStudy, export_stored
 from autotune.core.errors import InputRefused
 from autotune.core.model_interface import Endpoint
@@ -36,15 +37,44 @@ from loadgen.inputs import build_samples
 from loadgen.sizing import Sizing
 from search_spaces.candidate import VARIANT, Candidate
 
-CONFIGS, FOUND, NATIVE, SENDS = "configs", "found", "native", "sends"
-"""Keys of a promotion's detail: the configurations that it brings, and those that its study found,
-by model; whether a native form was exported; the models whose files are other than the study's."""
+BRINGS, FOUND, NATIVE, SENDS = "brings", "found", "native", "sends"
+"""Keys of a promotion's detail: what it brings, and what its study found (see `Contents`); whether
+a native form was exported; the models whose files are other than the study's."""
 
 LEFT_S = 86_400
 """So old, what is there of a proposal that was never stored is nobody's any more."""
 
 Place: TypeAlias = DirectoryDeployment | LiveDeployment
-Texts: TypeAlias = Mapping[str, str]
+Hashes: TypeAlias = Mapping[str, str]
+"""SHA-256 of files by their paths in a model's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Models as they stand in a repository: their configurations' texts, and their files."""
+
+    configs: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Hashes] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"configs": dict(self.configs), "files": {n: dict(f) for n, f in self.files.items()}}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any] | None) -> Contents:
+        return cls() if plain is None else cls(configs=plain["configs"], files=plain["files"])
+
+    @classmethod
+    def of(cls, folders: Mapping[str, Path]) -> Contents:
+        configs = {name: folder / CONFIG_FILE for name, folder in folders.items()}
+        return cls(
+            configs={n: f.read_text(encoding="utf-8") for n, f in configs.items() if f.is_file()},
+            files={name: _hashes(folder) for name, folder in folders.items()},
+        )
+
+
+def _hashes(folder: Path) -> Hashes:
+    files = {file.relative_to(folder).as_posix(): file for file in files_of(folder)}
+    return {path: sha256_of(file) for path, file in files.items() if path != CONFIG_FILE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +87,8 @@ class Exported:
     candidate: Candidate
     sla: str
     release: Release
-    configs: Texts
-    found: Texts
+    brings: Contents
+    found: Contents
     sends: frozenset[str]
     native: bool
 
@@ -84,8 +114,8 @@ def export_release(
         candidate=chosen.candidate,
         sla=str(told["sla"]),
         release=release,
-        configs=_texts(out, release.names),
-        found=found_by(stored.study, release.names),
+        brings=Contents.of({name: out / name for name in release.names}),
+        found=found_by(stored.study),
         sends=_sends(stored.study, stored.trials[0].candidate, chosen.candidate),
         native=native,
     )
@@ -103,20 +133,22 @@ def _steps(config: ModelConfig, names: Sequence[str]) -> list[str]:
     return sorted({step for step in steps if step in names})
 
 
-def _texts(repository: Path, names: Sequence[str]) -> dict[str, str]:
-    files = {name: repository / name / CONFIG_FILE for name in names}
-    return {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.exists()}
-
-
-def found_by(study: Study, names: Sequence[str]) -> Texts:
-    """The configurations that the study found in service: as their files said, or of a remote
-    server as it has them loaded. None of a model that was given as a bare file: then nobody knows
-    what is in service."""
-    if study.server.launch is Launch.REMOTE:
-        with TemporaryDirectory(prefix="autotune-found-") as scratch:
-            model = remote_model(study.server, study.model.name, Path(scratch))
-            return _texts(model.repository, names)
-    return {} if study.model.repository is None else _texts(study.model.repository, names)
+def found_by(study: Study) -> Contents:
+    """What the study found in service: in its repository, or of a remote server the configurations
+    that it has loaded. Nothing of a model that was given as a bare file: then nobody knows what is
+    in service."""
+    remote = study.server.launch is Launch.REMOTE
+    if not remote and study.model.repository is None:
+        return Contents()
+    with TemporaryDirectory(prefix="autotune-found-") as scratch:
+        model = served_model(
+            study,
+            cache_dir=Settings.from_environment().cache_dir,
+            work_dir=Path(scratch),
+            say=lambda _: None,
+        )
+        own = model.native or model
+        return Contents.of({each.name: each.source for each in (*own.composing.values(), own)})
 
 
 def _sends(study: Study, in_service: Candidate, chosen: Candidate) -> frozenset[str]:
@@ -215,7 +247,7 @@ def served_natively(at: Place, target: Target, name: str) -> bool:
 
 
 def known_configs(
-    found: Texts, champion: Promotion | None, *, study: Study, lasting: bool
+    found: Contents, champion: Promotion | None, *, study: Study, lasting: bool
 ) -> list[Known]:
     """What may be in service without anybody else having put it there: what the study found, what
     the champion brought, and, where that does not outlast a restart of the server, what it had
@@ -223,17 +255,18 @@ def known_configs(
     remote = study.server.launch is Launch.REMOTE
     known = [_known(found, completed=remote)]
     if champion is not None:
-        known.append(_known(champion.detail.get(CONFIGS) or {}))
-        before = {} if lasting else champion.detail.get(FOUND) or {}
-        known.append(_known(before, completed=True))
+        known.append(_known(Contents.from_json(champion.detail.get(BRINGS))))
+        before = None if lasting else champion.detail.get(FOUND)
+        known.append(_known(Contents.from_json(before), completed=True))
     return [each for each in known if each.configs]
 
 
-def _known(texts: Texts, *, completed: bool = False) -> Known:
+def _known(contents: Contents, *, completed: bool = False) -> Known:
+    texts = contents.configs
     configs = {name: parse(text, f"{name}/{CONFIG_FILE}") for name, text in texts.items()}
     for name, config in configs.items():
         config.name = name
-    return Known(configs=configs, completed=completed)
+    return Known(configs=configs, files=contents.files, completed=completed)
 
 
 # --------------------------------------------------------------------------------- shadow check

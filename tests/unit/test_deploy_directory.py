@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -330,6 +332,25 @@ def test_a_configuration_that_somebody_else_put_there_is_refused_with_the_differ
     with pytest.raises(InputRefused):
         target(repository, known).apply(new, label="p1")
     assert tree(repository) == before
+
+
+WEIGHTS = "1/weights.bin"
+
+
+@pytest.mark.parametrize("known", ["w1", "other"])
+def test_a_file_that_somebody_else_put_there_is_not_overwritten(
+    repository: Path, new: Release, known: str
+) -> None:
+    """The configuration is the one that is known."""
+    (new.repository / MODEL / WEIGHTS).write_text("w2")
+    digest = hashlib.sha256(known.encode()).hexdigest()
+    (config,) = found(promoting.config(MODEL))
+    deployment = target(repository, [replace(config, files={MODEL: {WEIGHTS: digest}})])
+    if known == "w1":
+        assert deployment.preflight(new)
+        return
+    with pytest.raises(InputRefused, match=f"{MODEL}/{WEIGHTS} in service is neither"):
+        deployment.preflight(new)
 
 
 def test_a_repository_behind_a_symbolic_link_is_changed_where_it_lies(

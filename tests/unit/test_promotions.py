@@ -117,6 +117,26 @@ def test_a_target_that_somebody_has_changed_is_refused_at_the_proposal(
     assert propose(anyway=True).state is PromotionState.PROPOSED
 
 
+def test_weights_that_somebody_has_brought_since_are_not_overwritten(
+    propose: Callable[..., Promotion], repository: Path
+) -> None:
+    (repository / "ocr" / "1" / "weights.bin").write_text("retrained")
+    with pytest.raises(InputRefused, match=r"ocr/1/weights\.bin in service is neither"):
+        propose()
+
+
+def test_weights_that_the_last_promotion_brought_may_be_replaced(
+    store: ServiceStore, propose: Callable[..., Promotion], repository: Path, tmp_path: Path
+) -> None:
+    promote_now(store, propose().id, by="bob")
+    put(tmp_path / "retrained", "ocr", batch=4, weights="w2")
+    study = stored(store, {"repository": str(tmp_path / "retrained"), "name": "ocr"})
+    target = Target(repository=repository, shadow_s=0.0)
+    proposal = propose_now(store, study, trial=2, target=target, why="", by="ann")
+    promote_now(store, proposal.id, by="bob")
+    assert (repository / "ocr" / "1" / "weights.bin").read_text() == "w2"
+
+
 def test_a_live_target_whose_sla_is_to_be_checked_needs_an_http_address(
     propose: Callable[..., Promotion],
 ) -> None:

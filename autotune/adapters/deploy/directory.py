@@ -25,6 +25,7 @@ from autotune.adapters.deploy.merging import (
 from autotune.adapters.deploy.served import Known
 from autotune.adapters.deploy.sidecar import MANIFEST, STAGED, Sidecar, resemble
 from autotune.adapters.durable import sync_tree, write_synced
+from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton.config import ModelConfig, read, render
 from autotune.adapters.triton.repository import CONFIG_FILE
 from autotune.core.errors import ExportFailed, InputRefused
@@ -126,6 +127,7 @@ class DirectoryDeployment:
                 )
 
     def restore(self, kept: str) -> None:
+        self.recover()
         label = Path(kept).name
         held, undone = self._sidecar.kept(label), self._sidecar.undone(label)
         if undone.is_dir():
@@ -262,18 +264,35 @@ class DirectoryDeployment:
             )
 
     def _refuse_strangers(self, changes: Sequence[Change]) -> None:
-        """A configuration that neither the study found nor a promotion left is somebody's."""
+        """What neither the study found nor a promotion left is somebody's, and stays."""
         if self._known is None:
             return
         for change in changes:
-            here = self.present(change.name)
-            if here is None or here == ModelConfig(name=change.name):
-                continue
-            release = read(change.release / CONFIG_FILE)
-            release.name = change.name
-            ours = Known(configs={change.name: release})
-            if not any(each.is_file(change.name, here) for each in (ours, *self._known)):
-                raise self._stranger(change, here)
+            self._refuse_strange_config(change, self._known)
+            self._refuse_strange_files(change, self._known)
+
+    def _refuse_strange_config(self, change: Change, known: Sequence[Known]) -> None:
+        here = self.present(change.name)
+        if here is None or here == ModelConfig(name=change.name):
+            return
+        release = read(change.release / CONFIG_FILE)
+        release.name = change.name
+        ours = Known(configs={change.name: release})
+        if not any(each.is_file(change.name, here) for each in (ours, *known)):
+            raise self._stranger(change, here)
+
+    def _refuse_strange_files(self, change: Change, known: Sequence[Known]) -> None:
+        held = [each.files.get(change.name, {}) for each in known]
+        for file in (*change.replaced, *change.removed):
+            path = change.present / file
+            if path.is_file() and sha256_of(path) not in [each.get(file) for each in held]:
+                raise InputRefused(
+                    f"{change.name}/{file} in service is neither what the study found nor what the"
+                    " last promotion brought",
+                    value=str(path),
+                    next_step="Somebody has changed it since. Tune it as it is now, or replace it"
+                    " all the same with `autotune promote … --anyway`.",
+                )
 
     def _stranger(self, change: Change, here: ModelConfig) -> InputRefused:
         held = [each.configs for each in self._known or () if change.name in each.configs]

@@ -8,7 +8,7 @@ and what the fields that autotune tunes come to on either side, set or not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -29,11 +29,12 @@ SENT = "autotune_sent_files"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Configurations by model that may be in service without anybody else having put them there: as
-    a study found them, or as a promotion left them; ``completed`` by the server that had them
-    loaded."""
+    """What may be in service without anybody else having put it there, by model: as a study found
+    it, or as a promotion left it. ``files`` are the SHA-256 of files by their paths in the model's
+    folder. ``completed``: the configurations are as a server had completed them."""
 
     configs: Mapping[str, ModelConfig]
+    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     completed: bool = False
 
     def is_file(self, name: str, here: ModelConfig) -> bool:
@@ -61,21 +62,20 @@ def differences(wanted: ModelConfig, served: ModelConfig) -> list[str]:
 
 
 def _fields(wanted: Message, served: Message, path: str) -> Iterator[str]:
-    for field, value in wanted.ListFields():
-        where = f"{path}{field.name}"
-        yield from _field(field, value, getattr(served, field.name), where, served)
+    for own, value in wanted.ListFields():
+        yield from _field(own, value, getattr(served, own.name), f"{path}{own.name}", served)
 
 
 def _field(
-    field: FieldDescriptor, value: Any, found: Any, where: str, served: Message
+    own: FieldDescriptor, value: Any, found: Any, where: str, served: Message
 ) -> Iterator[str]:
-    if field.message_type is None:
+    if own.message_type is None:
         if value != found:
             yield f"{where} is {_words(found)}, not {_words(value)}"
-    elif field.message_type.GetOptions().map_entry:
+    elif own.message_type.GetOptions().map_entry:
         yield from _map(value, found, where)
     elif isinstance(value, Message):
-        if served.HasField(field.name):
+        if served.HasField(own.name):
             yield from _fields(value, found, f"{where}.")
         else:
             yield f"{where} is not set"
