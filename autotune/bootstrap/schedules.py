@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -120,7 +121,7 @@ class Schedules:
         _refuse_name(schedule.name)
         trigger(schedule.cron, schedule.timezone)
         read_definition(schedule.definition)
-        self._store.schedules.add(schedule)
+        self._store.schedules.add(replace(schedule, created_by=by))
         self._note(by, "add", schedule.name, _in_words(schedule))
         return self.schedule(schedule.name)
 
