@@ -103,7 +103,8 @@ def _print_decision(study: Study, trials: Sequence[Trial], decision: Decision) -
         headline = f"{study.name}: no trial could be measured, so there is no verdict"
         Console.out.print(Text(headline, style="bold red"))
     elif pick is None:
-        known = "is known to meet" if decision.undecided else "meets"
+        unsure = decision.undecided or any(t.state is TrialState.INVALID for t in trials)
+        known = "is known to meet" if unsure else "meets"
         searched = "" if decision.searched is None else decision.searched.words
         headline = f"{study.name}: no candidate {known} the SLA" + (searched and f" ({searched})")
         Console.out.print(Text(headline, style="bold red"))

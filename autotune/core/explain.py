@@ -255,6 +255,16 @@ def cut_short(searched: Searched | None) -> list[str]:
     ]
 
 
+def unmeasured(trials: Sequence[Trial]) -> list[str]:
+    """Of which candidates nothing is known, so that none of them can be ruled out."""
+    numbers = [trial.number for trial in trials if trial.state is TrialState.INVALID]
+    if not numbers:
+        return []
+    it, meets = ("it", "meets") if len(numbers) == 1 else ("they", "meet")
+    told = f"{_trials(numbers)} could not be measured so that it can be believed"
+    return [f"{told}: whether {it} {meets} the SLA is not known"]
+
+
 def gained(baseline: Judged, pick: Judged, contrasts: Sequence[Contrast]) -> str:
     """``contrasts`` are of the pick against the configuration in service."""
     if baseline.number == pick.number:

@@ -53,6 +53,7 @@ def reasons(
         told = [
             *explain.near_miss(nearest, field.rule),
             *explain.cut_short(field.searched),
+            *explain.unmeasured(field.trials),
             *_steps(nearest, helping),
             *explain.capacity(nearest, field.workload),
         ]

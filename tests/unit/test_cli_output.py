@@ -439,6 +439,20 @@ def test_the_command_that_shows_the_search_is_told_where_it_is_installed(
     assert str(log) in text.getvalue()
 
 
+def test_where_one_could_not_be_measured_no_candidate_is_known_to_meet(
+    printed: Callable[[int], io.StringIO],
+) -> None:
+    text, study, strict = printed(120), a_study(), Sla(latency_ms={95.0: 1.0})
+    unmeasured = replace(a_trial(1, a_candidate(4, 1)), state=TrialState.INVALID, reason="noise")
+    trials = [a_trial(0, a_candidate(4, 2)), unmeasured]
+    print_stored(_stored(trials, decide(trials, strict, study.objectives, study.pick)))
+    assert "ocr: no candidate is known to meet the SLA" in text.getvalue()
+    assert (
+        "trial 1 could not be measured so that it can be believed: whether it meets the SLA is"
+        in (" ".join(text.getvalue().split()))
+    )
+
+
 def test_in_the_list_of_studies_no_name_is_broken_and_why_it_ended_stands_below(
     trials: list[Trial], printed: Callable[[int], io.StringIO]
 ) -> None:

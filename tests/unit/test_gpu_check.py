@@ -22,6 +22,7 @@ from search_spaces.candidate import Candidate
 from tests.gpu import conduct, places, publish, telemetry, truth
 from tests.gpu.__main__ import main
 from tests.gpu.context import Context
+from tests.gpu.host import chosen_devices
 from tests.gpu.models import Model, Source, native_model, onnx_model, torch_model
 from tests.gpu.outputs import difference
 from tests.gpu.plan import FULL, PARTS, RESERVE_S, TINY, Deadline, Options, limit_s
@@ -409,6 +410,19 @@ def test_what_asks_in_time_has_its_answer_or_its_error() -> None:
     assert within(10, lambda: 3) == 3
     with pytest.raises(OSError, match="no driver"):
         within(10, refused)
+
+
+@pytest.mark.parametrize(
+    ("visible", "chosen"), [(None, ("0",)), ("", ()), ("1", ()), ("GPU-b", ())]
+)
+def test_the_check_chooses_a_gpu_where_nobody_has_or_has_hidden_them(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, chosen: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("tests.gpu.host.devices.names", lambda: {"0": "0", "GPU-a": "0"})
+    assert chosen_devices() == chosen
 
 
 @pytest.mark.parametrize("minutes", ["0.4", "-1", "nan", "inf"])
