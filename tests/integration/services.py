@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,7 @@ class Service:
         found: dict[str, Any] = {}
 
         def look() -> bool:
+            time.sleep(0.2)  # what is measured meanwhile is to have the machine
             found.update(self.job(number))
             return condition(found)
 
