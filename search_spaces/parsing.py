@@ -17,6 +17,8 @@ from search_spaces.targets import Path, TargetRule, checked_value, named_twice, 
 
 PRUNE = "prune"
 ABOUT = "about"
+MOST_VALUES = 100_000
+"""Of a parameter whose values are walked one by one."""
 _PARAMETER_KEYS = ("values", "range", "scale", "step", "type", "when")
 _PRUNE_KEYS = ("product", "sum", "above", "below", "when", "because")
 
@@ -143,6 +145,10 @@ def _step(spec: Mapping[str, Any], width: float, path: Path) -> float | None:
         raise SpaceRefused(
             "a step is above 0 and not wider than the range", value=step, path=(*path, "step")
         )
+    if width / step > MOST_VALUES:
+        raise SpaceRefused(
+            f"a step makes at most {MOST_VALUES} values", value=step, path=(*path, "step")
+        )
     return int(step) if isinstance(step, int) else float(step)
 
 
@@ -202,6 +208,12 @@ def _conditions(
 ) -> list[Condition]:
     here = (*path, target)
     _known_target(target, domains, here)
+    if (domains[target].size() or 0) > MOST_VALUES:
+        raise SpaceRefused(
+            f"a parameter that others ask about has at most {MOST_VALUES} values",
+            next_step=f"give the range of {target} a step",
+            path=here,
+        )
     spec = tests if isinstance(tests, Mapping) else {"is": tests}
     _known_keys(spec, tuple(TESTS), here)
     made = [_condition(target, str(test), operand, here) for test, operand in spec.items()]

@@ -34,7 +34,7 @@ FLAGS = frozenset({
 
 _ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]+\]:\d+|[A-Za-z0-9.-]+:\d+")
 _FILE = re.compile(r"(?P<path>.+)\.py:[A-Za-z_]\w*")
-_DEEPEST, _LONGEST_NAME = 20, 255
+_DEEPEST, _MOST_KEYS, _LONGEST_NAME = 20, 300, 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,8 @@ def _refuse_strange(node: object, depth: int = 0) -> None:
     if depth > _DEEPEST:
         raise InputRefused(f"a study is nested at most {_DEEPEST} deep")
     if isinstance(node, Mapping):
+        if len(node) > _MOST_KEYS:
+            raise InputRefused(f"a section has at most {_MOST_KEYS} keys", value=len(node))
         for key, value in node.items():
             _refuse_strange(key, depth + 1)
             _refuse_strange(value, depth + 1)

@@ -25,6 +25,7 @@ from autotune.core.errors import (
 )
 from dashboards.web.identity import NotAllowed
 
+LONGEST_WORDS = 4000
 MEDIA_TYPE = "application/problem+json"
 _STATUSES: tuple[tuple[type[AutotuneError], int], ...] = (
     (NotAllowed, 403),
@@ -60,9 +61,16 @@ def problem(
     status: int, detail: str, next_step: str = "", *, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     body = Problem(
-        title=HTTPStatus(status).phrase, status=status, detail=detail, next_step=next_step
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=_shortened(detail),
+        next_step=_shortened(next_step),
     )
     return _AnyText(body.model_dump(), status_code=status, headers=dict(headers or {}))
+
+
+def _shortened(words: str) -> str:
+    return words if len(words) <= LONGEST_WORDS else f"{words[:LONGEST_WORDS]} …"
 
 
 def store_failed(error: StoreFailed) -> JSONResponse:

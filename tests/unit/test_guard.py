@@ -200,6 +200,20 @@ def test_nesting_without_end_is_refused(root: Path) -> None:
         study_within(request(space=deep), Limits(root=root))
 
 
+def test_what_would_take_hours_to_refuse_is_refused_at_once(root: Path) -> None:
+    with pytest.raises(InputRefused, match="at most 300 keys"):
+        study_within(request(**{f"k{n}": n for n in range(301)}), Limits(root=root))
+    wide: dict[str, Any] = {"parameters.x": {"range": [1, 10**9], "step": 1}}
+    with pytest.raises(InputRefused, match="at most 100000 values"):
+        study_within(request(space=wide), Limits(root=root))
+    wide = {
+        "parameters.x": {"range": [1, 10**9]},
+        "instances": {"values": [1, 2], "when": {"parameters.x": {"above": 1}}},
+    }
+    with pytest.raises(InputRefused, match="give the range of parameters.x a step"):
+        study_within(request(space=wide), Limits(root=root))
+
+
 def test_what_a_study_file_may_not_say_is_refused_likewise(root: Path) -> None:
     with pytest.raises(InputRefused, match="unknown key"):
         study_within(request(modle={}), Limits(root=root))
