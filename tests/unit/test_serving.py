@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -97,6 +98,24 @@ def test_without_the_extra_it_is_told_how_to_install_it(
     refused = run("serve", "--port", "0", "--db", asked.db, cwd=tmp_path)
     assert refused.returncode == 2
     assert "triton-autotune[serve]" in refused.stderr
+
+
+IMPORTS_ALL = """
+import importlib, sys
+from autotune.cli import cli
+for name in (*cli.commands_in, *cli.unlisted):
+    importlib.import_module(f"autotune.cli.{name}")
+import autotune.bootstrap.nights, autotune.bootstrap.job_run
+print([name for name in sys.argv[1:] if name in sys.modules])
+"""
+
+
+def test_no_command_but_serve_needs_the_extra() -> None:
+    extra = ("dash", "fastapi", "itsdangerous", "limits", "prometheus_client", "uvicorn")
+    imported = subprocess.run(
+        [sys.executable, "-c", IMPORTS_ALL, *extra], capture_output=True, text=True, check=True
+    )
+    assert imported.stdout.strip() == "[]"
 
 
 # ------------------------------------------------------------------------------------------ key
