@@ -8,6 +8,7 @@ import sys
 from tests.benchmarks import (
     comparing,
     coverage,
+    drifting,
     load_generator,
     perf_analyzer,
     same_or_slower,
@@ -27,6 +28,7 @@ def main() -> None:
     study_share.main()
     same_or_slower.main()
     comparing.main()
+    drifting.main()
     coverage.main()
     starved_gpu.main()
     telemetry_overhead.main()

@@ -1,7 +1,7 @@
 """How often a champion that did not change is called drifted, and a change is found, on simulated
 queues.
 
-    python -m tests.benchmarks.drifting [--seeds 200]
+    python -m tests.benchmarks.drifting [--seeds 100]
 
 Two windows of 12 s at 100 requests/s, a night apart, under the same arrivals, as the nights of a
 schedule have them; in the second one the service time is longer by the given share. Every night's
@@ -38,7 +38,7 @@ WARMUP_S = 5.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=100)
     seeds = parser.parse_args().seeds
     shares = (0.0, 0.05, 0.10, 0.20)
     sys.stdout.write(
