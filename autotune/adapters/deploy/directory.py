@@ -147,13 +147,15 @@ class DirectoryDeployment:
         self._sidecar.recover()
 
     def replaced(self, kept: str) -> Mapping[str, bool]:
-        """The models that a change replaced, and whether each was there before. ExportFailed if
-        that is not kept any more."""
+        """The models that a change replaced, and whether each was there before; none by a label
+        under which there was none. ExportFailed if what was is not kept any more."""
         label = Path(kept).name
         for folder in (self._sidecar.kept(label), self._sidecar.undone(label)):
             if (folder / MANIFEST).is_file():
                 manifest: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
                 return dict(manifest["models"])
+        if kept == label:
+            return {}
         raise ExportFailed(
             "what the promotion replaced is not kept any more",
             value=str(self._sidecar.kept(label)),

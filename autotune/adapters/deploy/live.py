@@ -142,9 +142,19 @@ class LiveDeployment:
             self._directory.restore(kept)
         for name in reversed([name for name, config in before.items() if config is None]):
             self._control.unload(self._timeout_s, model=name)
+        unchanged = self._unchanged(before, kept)
         for name, config in before.items():
-            if config is not None:
+            if config is not None and name not in unchanged:
                 self._load_as_before(name, config)
+
+    def _unchanged(self, before: Found, kept: str) -> set[str]:
+        """Models whose files were not replaced and that are served as they were; none where files
+        may have been sent."""
+        if self._directory is None:
+            return set()
+        served = found(self._control, list(before))
+        replaced = self._directory.replaced(kept)
+        return {name for name in before if name not in replaced and served[name] == before[name]}
 
     def recover(self) -> None:
         if self._directory is not None:
