@@ -34,7 +34,9 @@ def draw_cloud(found: Cloud) -> Figure:
     until other axes are chosen."""
     few = len(found.dots) <= FEW_BARS
     traces = [_front(found, bars=not few)]
-    traces += [_standing(found, standing, bars=few) for standing in MARKS if _has(found, standing)]
+    # What was judged lies over what was not, and what meets the SLA over what does not.
+    upwards = [standing for standing in reversed(MARKS) if _has(found, standing)]
+    traces += [_standing(found, standing, bars=few) for standing in upwards]
     traces += _marks(found)
     axes = f"{found.x}|{found.y}"
     return {

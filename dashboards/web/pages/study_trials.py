@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from autotune.core.standing import Standing
 from autotune.service_ports import Desks, StudyDetail, TrialLine
 from dashboards.figures.cloud import known_metrics
-from dashboards.figures.data import label
+from dashboards.figures.draw import axis_title
 from dashboards.figures.effects import value_words, varied
 from dashboards.web.pages.study_parts import pick_of
 from dashboards.web.parts import cards
@@ -80,7 +80,7 @@ def columns_of(detail: StudyDetail) -> list[Any]:
         *(
             number_column(
                 metric,
-                label(metric),
+                axis_title(metric),
                 words=_WORDS.get(metric, "autotuneNumber(params.value)"),
                 width=118,
             )

@@ -63,7 +63,8 @@
   functions.autotuneNumber = (value) => {
     if (value === undefined || value === null) return "–";
     const size = Math.abs(value);
-    return value.toLocaleString("en-US", { maximumFractionDigits: size >= 100 ? 0 : size >= 10 ? 1 : 2 });
+    const digits = size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : 2;
+    return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   };
   functions.autotuneShare = (value) => value === undefined || value === null ? "–"
     : `${(100 * value).toLocaleString("en-US", { maximumFractionDigits: 2 })}%`;
