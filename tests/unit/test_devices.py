@@ -23,7 +23,7 @@ from autotune.adapters.triton.ports import Ports
 from autotune.adapters.triton.repository import ServedModel
 from autotune.bootstrap.models import gpus_of, hardware_of, served_model
 from autotune.bootstrap.session import configuration_in_service
-from autotune.core.errors import InputRefused
+from autotune.core.errors import InputRefused, ServerFailed
 from autotune.core.study import Launch, ModelSource, ServerSpec
 from search_spaces.candidate import Candidate
 from tests.fake_nvml import FakeNvml
@@ -114,6 +114,16 @@ def test_the_refusal_says_which_key_of_the_study_names_it(nvml: FakeNvml) -> Non
     with pytest.raises(InputRefused) as refused:
         devices.refuse_missing(["0", "7"])
     assert refused.value.place == ("server", "devices", 1)
+
+
+def test_a_server_that_is_started_again_on_a_gpu_that_is_gone_has_failed(
+    nvml: FakeNvml, tmp_path: Path
+) -> None:
+    nvml.set("gpus=2", f"nvmlDeviceGetHandleByIndex_v2.1={pynvml.NVML_ERROR_GPU_IS_LOST}")
+    launcher = EmbeddedLauncher(lambda: _environment(tmp_path), ["1"])
+    with pytest.raises(ServerFailed, match="is gone") as failed:
+        launcher.command(tmp_path, PORTS, {})
+    assert "Xid" in failed.value.next_step
 
 
 def test_a_driver_that_hangs_is_an_error_with_the_next_step(

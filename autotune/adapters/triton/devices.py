@@ -9,7 +9,7 @@ import pynvml
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from autotune.adapters.telemetry.parts import Part, answered, parts_here
-from autotune.core.errors import InputRefused
+from autotune.core.errors import InputRefused, ServerFailed
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -101,6 +101,19 @@ def refuse_missing(devices: Sequence[str]) -> None:
             value=", ".join(devices),
             place=("server", "devices"),
         )
+
+
+def refuse_gone(devices: Sequence[str]) -> None:
+    """ServerFailed for a device that this machine does not have, as a study began with them all."""
+    try:
+        refuse_missing(devices)
+    except InputRefused as refused:
+        raise ServerFailed(
+            "a GPU of server.devices is gone",
+            value=refused.value,
+            next_step=f"{refused.next_step}: look for Xid in the kernel's log, then reset the GPU"
+            " or restart this machine",
+        ) from refused
 
 
 def refuse_out_of_range(config: ModelConfig, gpus: int) -> None:

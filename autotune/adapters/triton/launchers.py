@@ -79,7 +79,7 @@ class EmbeddedLauncher:
         self._devices = devices
 
     def command(self, repository: Path, ports: Ports, flags: Mapping[str, str]) -> Command:
-        devices.refuse_missing(self._devices)
+        devices.refuse_gone(self._devices)
         prefix, plain = _shm_prefix(), PlainPaths()
         environment = self._environment()
         environment = replace(environment, root=plain.of(environment.root))
@@ -116,7 +116,7 @@ class BinaryLauncher:
                 value=str(self._binary),
                 next_step="correct the path, or use launch: embedded",
             )
-        devices.refuse_missing(self._devices)
+        devices.refuse_gone(self._devices)
         prefix, plain = _shm_prefix(), PlainPaths()
         return Command(
             argv=[
@@ -152,7 +152,7 @@ class DockerLauncher:
         docker = self._docker()
         self._name = f"autotune-{uuid.uuid4().hex[:12]}"
         self._pid = None
-        devices.refuse_missing(self._devices)
+        devices.refuse_gone(self._devices)
         gpus = devices.docker_arguments(self._devices, self._gpus)
         return Command(
             argv=[
