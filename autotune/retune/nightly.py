@@ -126,9 +126,11 @@ class Night:
         self._summary = dict(self.run.summary)
         deadline = self.deadline
         if deadline is not None and self.clock.now() >= deadline:
+            begun = self.run.started_at is not None
             return self._ended(
-                RunState.MISSED,
-                f"its window was over at {telling.when(deadline)}, before it could begin",
+                RunState.STOPPED if begun else RunState.MISSED,
+                f"its window was over at {telling.when(deadline)}, before it could"
+                + (" be taken up again; what was measured is kept" if begun else " begin"),
             )
         self._update(state=RunState.RUNNING)
         try:
@@ -149,8 +151,11 @@ class Night:
 
     @property
     def deadline(self) -> float | None:
+        """None too of a run that has come to a promotion: that is not left half done."""
         minutes = self.schedule.window_minutes
-        return None if minutes is None else self.run.scheduled_for + 60 * minutes
+        if minutes is None or self.run.promotion_id is not None:
+            return None
+        return self.run.scheduled_for + 60 * minutes
 
     def minutes_for(self, study: Study) -> float | None:
         """How long the study may take, so that the challenge fits into the window after it; half

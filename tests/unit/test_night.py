@@ -515,6 +515,29 @@ def test_a_night_whose_window_is_over_was_missed(bench: Bench) -> None:
     assert work.did == []
 
 
+def test_one_that_had_begun_was_stopped_and_not_missed(bench: Bench) -> None:
+    schedule = bench.schedule(window=30)
+    run = bench.due(schedule)
+    bench.store.schedules.update_run(run.id, state=RunState.RUNNING)
+    bench.clock.pass_(30 * 60)
+    work = FakeWork([CHAMPION])
+    ended = bench.night(work, schedule, bench.store.schedules.run(run.id)).carry_out()
+    assert (ended.state, work.did) == (RunState.STOPPED, [])
+
+
+def test_one_whose_promotion_was_left_half_done_finishes_it_after_its_window(
+    bench: Bench,
+) -> None:
+    schedule = bench.schedule(Policy.AUTO, window=30)
+    run = bench.due(schedule)
+    bench.store.schedules.update_run(run.id, state=RunState.RUNNING, promotion_id=5)
+    bench.clock.pass_(30 * 60)
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0))
+    ended = bench.night(work, schedule, bench.store.schedules.run(run.id)).carry_out()
+    assert ended.outcome is Outcome.PROMOTED
+    assert bench.windows == [None]
+
+
 def test_the_end_of_the_window_stops_the_night_cleanly(bench: Bench) -> None:
     schedule = bench.schedule(window=30)
     run = bench.due(schedule)
