@@ -414,6 +414,25 @@ def test_a_full_disk_leaves_the_archive_that_was_there_and_nothing_beside_it(
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.parametrize(("level", "minutes"), [(0, False), (9, True)])
+def test_patience_is_asked_for_only_where_packing_takes_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, *, minutes: bool
+) -> None:
+    said: list[str] = []
+
+    def unwritten(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("autotune.adapters.bundle.pack._stage", lambda *_: None)
+    monkeypatch.setattr("autotune.adapters.bundle.pack.archive.write", unwritten)
+    monkeypatch.setattr(Staged, "share", lambda *_: None)
+    with pytest.raises(AutotuneError):
+        bundling.make_bundle(
+            HERE.minor, tmp_path / "a.tar.xz", with_demo=False, level=level, say=said.append
+        )
+    assert ("minutes" in said[-1]) is minutes
+
+
 def test_a_directory_for_temporary_files_without_room_is_told_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
