@@ -103,13 +103,13 @@ def served(desks: Desks, **settings: Any) -> Iterator[str]:
 
 
 @contextmanager
-def served_apart(where: str, folder: Path) -> Iterator[str]:
-    """As `served`, in a process of its own."""
+def served_apart(where: str, folder: Path) -> Iterator[tuple[str, int]]:
+    """As `served`, in a process of its own, whose id comes with the address."""
     command = [sys.executable, "-m", "tests.serving", where, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().strip()
+            yield process.stdout.readline().strip(), process.pid
         finally:
             process.terminate()
 

@@ -1,13 +1,14 @@
 """How soon the dashboard paints and answers, for studies of 100, 1,000 and 10,000 trials, in
 headless Chromium.
 
-    python -m tests.benchmarks.dashboard [--trials 100 1000 10000] [--rounds 3]
+    python -m tests.benchmarks.dashboard [--trials 100 1000 10000] [--rounds 3] [--polls 1800]
 
 Each round of a study is a browser without a cache: its first paint, until the plot stands, until
 the table has rows; then, on that page, other axes, a standing switched off, a zoom, a filter of the
 table, each until the page shows it. ``cold`` is the service's first reading of the study, after a
-start; the rest are medians over the rounds. Chromium, the service and the database share this
-machine. Never passes or fails.
+start; the rest are medians over the rounds. At the end: the service's memory before and after so
+many polls of the last study's page (one every 2 s: 1800 are an hour). Chromium, the service and the
+database share this machine. Never passes or fails.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import argparse
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from playwright.sync_api import Browser, Page, sync_playwright
+import psutil
+from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 from autotune.core.records import StudyState
 from tests.many_trials import many_trials, store_study
@@ -51,6 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--polls", type=int, default=1800)
     asked = parser.parse_args()
     head = " | ".join(f"{step} s" for step in STEPS)
     sys.stdout.write(f"| trials | state | cold: plot s | {head} |\n|{'---|' * (len(STEPS) + 3)}\n")
@@ -59,8 +63,11 @@ def main() -> None:
         studies = list(_stored(where, asked.trials))
         with browser() as chromium:
             for study_id, count, state in studies:
-                with served_apart(where, Path(folder)) as address:
-                    _tell(chromium, f"{address}/study/{study_id}", count, state, asked.rounds)
+                with served_apart(where, Path(folder)) as (address, process):
+                    url = f"{address}/study/{study_id}"
+                    _tell(chromium, url, count, state, asked.rounds)
+                    if study_id == studies[-1][0]:
+                        _poll(chromium, url, process, asked.polls)
 
 
 def _stored(where: str, counts: Sequence[int]) -> Iterator[tuple[int, int, StudyState]]:
@@ -87,6 +94,31 @@ def _tell(chromium: Browser, url: str, count: int, state: StudyState, rounds: in
     words = " | ".join(f"{cell:.2f}" for cell in cells)
     sys.stdout.write(f"| {count:,} | {state} | {cold['plot']:.2f} | {words} |\n")
     sys.stdout.flush()
+
+
+def _poll(chromium: Browser, url: str, process: int, polls: int) -> None:
+    """What the page asks every two seconds, asked so many times in a row."""
+    page = chromium.new_page()
+    with page.expect_request(_is_poll, timeout=60_000) as told:
+        page.goto(url)
+    request = told.value
+    before = _memory_mb(process)
+    began = time.perf_counter()
+    for _ in range(polls):
+        page.request.post(request.url, data=request.post_data_json)
+    each_ms = 1000 * (time.perf_counter() - began) / polls
+    sys.stdout.write(
+        f"\n{polls} polls, {each_ms:.0f} ms each: {before:.0f} MB before,"
+        f" {_memory_mb(process):.0f} MB after\n"
+    )
+
+
+def _is_poll(request: Request) -> bool:
+    return "study-tick.n_intervals" in (request.post_data or "").partition("changedPropIds")[2]
+
+
+def _memory_mb(process: int) -> float:
+    return float(psutil.Process(process).memory_info().rss) / 1e6
 
 
 def _visit(chromium: Browser, url: str) -> Mapping[str, float]:
