@@ -14,7 +14,7 @@ from autotune.bootstrap.promotions import approve_now, promote_now, propose_now,
 from autotune.bootstrap.service import local_user, open_service
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
-from autotune.core.errors import AutotuneError, InputRefused
+from autotune.core.errors import AutotuneError, Busy, InputRefused
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.core.sla import Outcome
 from autotune.ports import Progress
@@ -142,13 +142,17 @@ class _Asked:
         return self._carried_out(store, promotion)
 
     def _carried_out(self, store: ServiceStore, promotion: Promotion) -> Promotion:
-        return promote_now(
-            store,
-            promotion.id,
-            by=local_user(),
-            anyway=self._how["anyway"],
-            listen=self._listen,
-        )
+        try:
+            return promote_now(
+                store,
+                promotion.id,
+                by=local_user(),
+                anyway=self._how["anyway"],
+                listen=self._listen,
+            )
+        except Busy as error:
+            error.add_note(f"it is approved, and waits: autotune promote --approve {promotion.id}")
+            raise
 
     @property
     def _listen(self) -> Callable[[Progress], None]:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.triton.config import read
 from autotune.cli import cli, promote
-from autotune.core.errors import AutotuneError, InputRefused
+from autotune.core.errors import AutotuneError, Busy, InputRefused
 from autotune.core.promotions import PromotionState
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
@@ -128,6 +129,18 @@ def test_a_promotion_that_fails_is_an_error_that_says_why(
     monkeypatch.setattr("autotune.adapters.deploy.directory.sync_tree", full)
     with pytest.raises(AutotuneError, match="No space left on device"):
         run("promote", "--approve", 1)
+
+
+def test_while_another_is_under_way_it_is_told_how_to_go_on(
+    run: Run, repository: Path, tmp_path: Path
+) -> None:
+    with (
+        DirectoryDeployment(repository, known=None).locked(),
+        pytest.raises(Busy) as busy,
+    ):
+        run("promote", "ocr", "--trial", 1, "--target", repository, "--yes")
+    assert busy.value.__notes__ == ["it is approved, and waits: autotune promote --approve 1"]
+    assert state(tmp_path) is PromotionState.APPROVED
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from autotune.adapters import durable
 from autotune.adapters.deploy import directory as module
-from autotune.adapters.deploy import sidecar
+from autotune.adapters.deploy import merging, sidecar
 from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.deploy.served import Known
 from autotune.adapters.triton.config import parse
@@ -137,11 +137,23 @@ def test_the_last_five_versions_are_kept(repository: Path, tmp_path: Path) -> No
     assert sorted(each.name for each in kept.iterdir()) == ["p3", "p4", "p5", "p6", "p7"]
 
 
-def test_files_that_stay_as_they_are_take_no_room(repository: Path, new: Release) -> None:
+@pytest.mark.parametrize("large", [0, 1000], ids=["large", "small"])
+def test_large_files_that_stay_take_no_room_and_small_ones_are_copied(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(merging, "LARGE_BYTES", large)
     weights = repository / MODEL / "1" / "weights.bin"
     before = weights.stat().st_ino
     target(repository).apply(new, label="p1")
-    assert weights.stat().st_ino == before
+    assert (weights.stat().st_ino == before) == (large == 0)
+
+
+def test_a_small_file_edited_in_place_comes_back_as_it_was(repository: Path, new: Release) -> None:
+    before = tree(repository)
+    kept = target(repository).apply(new, label="p1")
+    (repository / MODEL / "1" / "model.py").write_text("# edited\n")
+    target(repository).restore(kept)
+    assert tree(repository) == before
 
 
 def test_rights_are_those_of_what_was_there(repository: Path, new: Release) -> None:

@@ -20,6 +20,7 @@ from autotune.adapters.triton.config import ModelConfig, read, render
 from autotune.adapters.triton.repository import CONFIG_FILE
 from autotune.core.errors import InputRefused
 
+LARGE_BYTES = 1_000_000
 CACHES = frozenset({"__pycache__", ".git", ".ipynb_checkpoints"})
 """Not part of a model: a server that loads Python code writes the first beside it."""
 
@@ -106,7 +107,8 @@ def _same_text(one: Path, other: Path) -> bool:
 
 # ------------------------------------------------------------------------------------ building
 def build(change: Change, target: Path) -> None:
-    """The model's new folder at ``target``: files that stay as they are, as hard links."""
+    """The model's new folder at ``target``: large files that stay as they are, as hard links; small
+    ones are copied, so that what is kept of them outlasts an edit in place."""
     target.mkdir()
     taken = set()
     for entry in _entries(change.release):
@@ -115,7 +117,7 @@ def build(change: Change, target: Path) -> None:
     if change.present.is_dir():
         for entry in change.present.iterdir():
             if entry.name not in taken:
-                link(entry, target / entry.name)
+                link(entry, target / entry.name, from_bytes=LARGE_BYTES)
     resemble(target, change.present if change.present.is_dir() else change.present.parent)
 
 
@@ -129,7 +131,7 @@ def _put(new: Path, old: Path, target: Path) -> None:
         if old.is_dir():
             resemble(target, old)
     elif new.name != CONFIG_FILE and _same(old, new):
-        link(old, target)
+        link(old, target, from_bytes=LARGE_BYTES)
     else:
         shutil.copyfile(new, target)
         shutil.copymode(new, target)
@@ -137,36 +139,39 @@ def _put(new: Path, old: Path, target: Path) -> None:
             resemble(target, old)
 
 
-def link(source: Path, target: Path) -> None:
-    """A file as a hard link where the file system takes it, else as a copy; a directory with all
-    that it holds; a symbolic link as it is."""
+def link(source: Path, target: Path, *, from_bytes: int = 0) -> None:
+    """A file as a hard link where the file system takes it, else, or below a size, as a copy; a
+    directory with all that it holds; a symbolic link as it is."""
     if source.is_symlink():
         target.symlink_to(source.readlink())
     elif source.is_dir():
         target.mkdir()
         for entry in source.iterdir():
-            link(entry, target / entry.name)
+            link(entry, target / entry.name, from_bytes=from_bytes)
         resemble(target, source)
         shutil.copystat(source, target)
-    else:
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copy2(source, target)
-            resemble(target, source)
+    elif source.stat().st_size < from_bytes or not _linked(source, target):
+        shutil.copy2(source, target)
+        resemble(target, source)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
 
 
 def room_needed(change: Change) -> int:
-    """Bytes that `build` copies at most: what changes, and what lies on another file system, where
-    hard links do not lead."""
+    """Bytes that `build` copies at most: what changes, what is small, and what lies on another file
+    system, where hard links do not lead."""
     ours = {CONFIG_FILE, *change.added, *change.replaced}
     here = change.present.parent.stat().st_dev
-    far = [
-        each
-        for file in _files(change.present)
-        if file not in ours and (each := change.present / file).lstat().st_dev != here
-    ]
-    return sum(each.lstat().st_size for each in (*(change.release / file for file in ours), *far))
+    old = [(change.present / file).lstat() for file in _files(change.present) if file not in ours]
+    copied = [each for each in old if each.st_dev != here or each.st_size < LARGE_BYTES]
+    new = [(change.release / file).stat() for file in ours]
+    return sum(each.st_size for each in (*new, *copied))
 
 
 # -------------------------------------------------------------------------------------- refusals
