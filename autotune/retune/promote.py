@@ -139,17 +139,17 @@ class Promoter:
         except BaseException as error:
             self._undo(promotion, _words(error))
             raise
+        if checked is not None:
+            promotion = self._keep(promotion, {CHECK: dict(checked.detail)})
         if checked is not None and checked.outcome is Outcome.MISSES:
             return self._undo(promotion, f"it misses its SLA in service: {checked.words}")
         words = "" if checked is None else checked.words
         self._note(promotion, "done", words)
-        detail = {**promotion.detail, CHECK: None if checked is None else dict(checked.detail)}
         return self.store.advance(
             promotion.id,
             expected=(PromotionState.APPLYING,),
             state=PromotionState.DONE,
             reason=words,
-            detail=detail,
         )
 
     def _checked(self, promotion: Promotion) -> Checked | None:

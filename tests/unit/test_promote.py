@@ -247,6 +247,10 @@ def test_what_does_not_hold_in_service_is_undone(
     assert bench.told == [Event.ROLLED_BACK]
 
 
+def test_the_check_that_undid_it_is_kept() -> None:
+    assert Bench(shadow=checked(Outcome.MISSES)).promote().detail[CHECK] == {"probe_qps": 5.0}
+
+
 @pytest.mark.parametrize(
     "shadow",
     [checked(Outcome.UNDECIDED), FakeShadow(LoadFailed("the load generator died"))],
