@@ -17,6 +17,7 @@
   };
 
   addEventListener("click", (event) => {
+    event.target.closest?.("dialog.act a")?.closest("dialog").close();  // it leads to another page
     const target = event.target.closest?.("button");
     if (!target) return;
     if ("do" in target.dataset) give(target);

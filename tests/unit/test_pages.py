@@ -1,0 +1,283 @@
+"""The pages of trials, jobs, schedules, nights, models and promotions, as they are laid out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import plotly.utils
+import pytest
+from dash.development.base_component import Component
+
+from autotune.core.access import Identity, Role
+from autotune.core.errors import InputRefused
+from autotune.core.promotions import PromotionState
+from autotune.service_ports import Desks
+from dashboards.web.identity import asked_by
+from dashboards.web.pages import (
+    PAGES,
+    compare,
+    jobs,
+    models,
+    promotions,
+    run,
+    schedules,
+    told,
+    trial,
+)
+from dashboards.web.parts import acts
+from dashboards.web.parts.acts import Act, Question
+from dashboards.web.shell import who_looks
+from tests.service_app import Service
+from tests.service_shown import fill
+
+OPERATOR = Identity(name="dana", role=Role.OPERATE)
+VIEWER = Identity(name="eve", role=Role.VIEW, token=3)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    service = Service.in_folder(tmp_path_factory.mktemp("pages"))
+    fill(service)
+    return service
+
+
+@pytest.fixture(scope="module")
+def desks(service: Service) -> Desks:
+    return service.desks()
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Desks]:
+    service = Service.in_folder(tmp_path)
+    yield service.desks()
+    service.store.trials.close()
+
+
+class OneTrialAtATime:
+    """A studies' desk that does not read all trials of a study."""
+
+    def __init__(self, desk: Any) -> None:
+        self._desk = desk
+
+    def __getattr__(self, name: str) -> Any:
+        assert name != "study", "all trials were read"
+        return getattr(self._desk, name)
+
+
+def text(component: Any) -> str:
+    """As it is sent to the browser."""
+    return json.dumps(component, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+
+
+def of_trial(desks: Desks, number: int, study: str = "1") -> str:
+    return text(trial.layout(desks, {"reference": study, "number": str(number)}))
+
+
+# ------------------------------------------------------------------------------------- trials
+def test_the_picks_page_gives_the_decisions_reasons(desks: Desks) -> None:
+    page = of_trial(desks, 5)
+    assert "This is the pick" in page
+    assert "trial 5 is picked (cheapest)" in page
+    assert "from its exported files" in page
+
+
+def test_another_trials_page_says_what_it_lacks_and_where_the_pick_is(desks: Desks) -> None:
+    page = of_trial(desks, 2)
+    assert "Not the pick. It misses the SLA" in page
+    assert "/study/1/trial/5" in page
+    assert "Against the pick" in page
+
+
+def test_a_trial_without_measurements_says_why(desks: Desks) -> None:
+    page = of_trial(desks, 14)
+    assert "It failed: ran out of memory" in page
+    assert "It has no measurement." in page
+
+
+def test_a_trial_of_a_study_that_runs_is_not_called_beaten(desks: Desks) -> None:
+    page = of_trial(desks, 5, study="2")
+    assert "The study has not decided yet" in page
+    assert "Not the pick" not in page
+
+
+def test_a_measurement_that_is_not_believed_is_listed_with_its_reason(desks: Desks) -> None:
+    assert "the load generator fell behind its schedule" in of_trial(desks, 3)
+
+
+def test_a_trials_page_and_two_compared_read_no_other_trial(desks: Desks) -> None:
+    careful = replace(desks, studies=OneTrialAtATime(desks.studies))
+    of_trial(careful, 5)
+    compare.layout(careful, {"reference": "1", "a": "0", "b": "5"})
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "1e3", "٣", "9" * 30])
+def test_what_is_no_trials_number_is_refused(desks: Desks, number: str) -> None:
+    with pytest.raises(InputRefused, match="by its number"):
+        trial.layout(desks, {"reference": "1", "number": number})
+
+
+def test_two_trials_that_were_run_in_turn_show_it_from_the_side_asked_for(desks: Desks) -> None:
+    page = text(compare.layout(desks, {"reference": "1", "a": "5", "b": "7"}))
+    assert "Trial 7 is" in page
+    assert "−3.0%" in page  # of the stored +3.1% from 7 to 5
+    assert "not run against each other" not in page
+    other = text(compare.layout(desks, {"reference": "1", "a": "0", "b": "5"}))
+    assert "autotune compare 1 0 5" in other
+
+
+# -------------------------------------------------------------------------------- empty states
+@pytest.mark.parametrize(
+    ("shown", "next_step"),
+    [
+        (lambda d: jobs.listed((d.jobs.jobs(), d.jobs.leases())), "POST /api/v1/studies"),
+        (lambda d: schedules.listed(d.schedules.schedules()), "autotune schedule add"),
+        (lambda d: models.listed(()), "autotune promote"),
+        (lambda d: promotions.listed(d.promotions.promotions()), "autotune promote"),
+        (lambda d: told.audit_listed(d.promotions.audit()), "leave a line here"),
+        (lambda d: told.notices_listed(d.notices()), "AUTOTUNE_WEBHOOK_URL"),
+    ],
+)
+def test_where_there_is_nothing_it_is_said_what_to_do(
+    bare: Desks, shown: Any, next_step: str
+) -> None:
+    assert next_step in text(shown(bare))
+
+
+# ------------------------------------------------------------------------------ nights, promotions
+def test_a_nights_page_tells_drift_with_its_likely_cause_and_the_verdict(desks: Desks) -> None:
+    page = text(run.layout(desks, {"run": "9"}))
+    assert "No, it is worse: p95 33.8 to 41.7 ms" in page
+    assert "Triton went from 2.50.0 to 2.51.0" in page
+    assert "The challenger wins: saturation +12.0%" in page
+    assert "/promotions/4" in page
+
+
+def test_a_night_that_failed_says_why_alone(desks: Desks) -> None:
+    page = text(run.layout(desks, {"run": "4"}))
+    assert "taken by other processes" in page
+    assert "Is the champion still" not in page
+
+
+def test_every_page_is_laid_out_at_its_address(desks: Desks) -> None:
+    asked = {"reference": "1", "number": "5", "name": "nightly", "run": "1", "model": "linear"}
+    for page in PAGES:
+        assert isinstance(page.layout(desks, {**asked, "promotion": "2"}), Component), page.path
+
+
+# ------------------------------------------------------------------------------------------ acts
+def test_only_those_who_may_operate_find_buttons(desks: Desks) -> None:
+    found = desks.promotions.promotion(4)
+    with asked_by(OPERATOR):
+        assert '"data-act": "approve"' in text(promotions.told(found))
+    with asked_by(VIEWER):
+        page = text(promotions.told(found))
+    assert "data-act" not in page
+    assert "a token of the role operate" in page
+
+
+def test_no_two_pages_have_acts_of_one_name() -> None:
+    names = [name for page in PAGES for name in page.acts]
+    assert len(names) == len(set(names))
+
+
+def test_every_act_asks_before_it_does_anything(desks: Desks) -> None:
+    subjects = {
+        "propose": "1/5",
+        "cancel": "1",
+        "approve": "4",
+        "reject": "4",
+        "roll-back": "linear",
+    }
+    for page in PAGES:
+        for name, act in page.acts.items():
+            assert act.ask(desks, subjects.get(name, "nightly")).title, name
+
+
+@pytest.mark.parametrize("on", ["", "../1", "9" * 30, "1 or 1", "nobody"])
+def test_what_an_act_cannot_be_about_is_refused(desks: Desks, on: str) -> None:
+    for page in PAGES:
+        for act in page.acts.values():
+            with pytest.raises(InputRefused):
+                act.ask(desks, on)
+
+
+class Dialogs:
+    """Takes the callbacks that `acts.register` gives a Dash application."""
+
+    def __init__(self, desks: Desks, known: dict[str, Act]) -> None:
+        self._found: list[Any] = []
+        acts.register(self, desks, known)  # type: ignore[arg-type]
+
+    def callback(self, *_wiring: Any, **_options: Any) -> Any:
+        return self._found.append
+
+    async def do(self, **given: Any) -> tuple[str, Any]:
+        said, done = await self._found[1]({"fields": {}, **given}, 0)
+        return text(said), done
+
+
+def _asked(_desks: Desks, _on: str) -> Question:
+    return Question(title="Try", says=(), yes="Do it")
+
+
+@pytest.mark.anyio
+async def test_whoever_may_only_look_is_refused_whatever_is_sent(desks: Desks) -> None:
+    done: list[str] = []
+    act = Act(ask=_asked, do=lambda _d, on, _given, _by: done.append(on))
+    dialogs = Dialogs(desks, {"try": act})
+    for who in (VIEWER, None):
+        with asked_by(who):
+            said, _ = await dialogs.do(act="try", on="1")
+        assert "may look" in said
+    assert done == []
+
+
+@pytest.mark.anyio
+async def test_an_act_is_done_in_the_name_of_who_asks_and_told(desks: Desks) -> None:
+    act = Act(ask=_asked, do=lambda _d, on, given, by: f"{by} did {on}: {given['why']}")
+    with asked_by(OPERATOR):
+        said, done = await Dialogs(desks, {"try": act}).do(act="try", on="1", fields={"why": "so"})
+    assert "dana did 1: so" in said
+    assert done == 1
+
+
+@pytest.mark.anyio
+async def test_a_refusal_is_told_in_the_dialog_which_may_be_tried_again(desks: Desks) -> None:
+    def refuse(*_: Any) -> Any:
+        raise InputRefused("not on a Sunday", next_step="wait a day")
+
+    with asked_by(OPERATOR):
+        dialogs = Dialogs(desks, {"try": Act(ask=_asked, do=refuse)})
+        said, _ = await dialogs.do(act="try", on="1")
+        other, _ = await dialogs.do(act="none", on="1")
+    assert "not on a Sunday" in said
+    assert "wait a day" in said
+    assert '"data-do"' in said
+    assert "no such act" in other
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_a_session_shows_its_name_and_the_way_out() -> None:
+    with asked_by(VIEWER):
+        assert "eve (view)" in text(who_looks())
+        assert '"/logout"' in text(who_looks())
+    with asked_by(OPERATOR):  # nobody logged in: no token was needed
+        assert who_looks() == []
+
+
+def test_a_promotion_in_service_may_be_rolled_back_and_a_decided_one_not_approved(
+    desks: Desks,
+) -> None:
+    with asked_by(OPERATOR):
+        assert '"data-act": "roll-back"' in text(promotions.told(desks.promotions.promotion(2)))
+    assert desks.promotions.promotion(3).state is PromotionState.REJECTED
+    with pytest.raises(InputRefused, match="decided on already"):
+        promotions.ACTS["approve"].ask(desks, "3")
