@@ -185,6 +185,7 @@ def _server(app: FastAPI, proxies: Sequence[str], begun: Callable[[], None]) -> 
             log_config=None,
             access_log=False,
             server_header=False,
+            http="h11",  # which bounds a request's head: httptools, where it is there, does not
             ws="none",
             proxy_headers=bool(proxies),
             forwarded_allow_ips=list(proxies),

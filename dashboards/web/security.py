@@ -133,10 +133,13 @@ class Guard:
 
     def _refused_unseen(self, scope: Scope, headers: Headers) -> Refused | None:
         """Whoever asks."""
-        if not is_ours(headers.get("host", ""), self._gate.hosts):
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not is_ours(hosts[0], self._gate.hosts):
             return problem(
                 421, "this service does not go by that name", "start it with --allow-host"
             )
+        if not scope["path"].startswith("/"):  # a proxy's request, or OPTIONS *
+            return problem(400, "a request names a path of this service")
         if scope["method"] not in SAFE and same_origin(headers) is False:
             return problem(403, "a page of another site may not change anything here")
         return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import structlog
@@ -25,7 +27,7 @@ from autotune.core.errors import InputRefused, StoreFailed
 from dashboards.web.identity import NotAllowed, asked_by
 from dashboards.web.operators import ACTING, for_operators
 from dashboards.web.sessions import COOKIE, LASTS_S, SECURE_COOKIE, Sessions
-from tests.service_app import KEY, Service, client, unsafe_routes
+from tests.service_app import KEY, Service, client, listening, unsafe_routes
 
 HERE = "http://localhost:8080"
 SIDE_DOORS = {("POST", "/login"), ("POST", "/logout"), ("POST", "/_dash-update-component")}
@@ -510,6 +512,11 @@ def test_the_service_answers_by_its_own_names_alone(app: FastAPI, host: str, sta
     assert client(app).get("/healthz", headers={"Host": host}).status_code == status
 
 
+def test_a_request_that_names_two_hosts_is_refused(app: FastAPI) -> None:
+    named = [("Host", "localhost"), ("Host", "evil.test")]
+    assert client(app).get("/healthz", headers=named).status_code == 421
+
+
 def _served(app: FastAPI, *proxies: str) -> Any:
     config = serving._server(app, proxies, lambda: None).config
     config.load()
@@ -558,6 +565,28 @@ def test_a_length_that_is_none_is_refused(app: FastAPI, length: str) -> None:
     asking = client(app)
     answer = asking.get("/healthz", headers={"Content-Length": length.encode()})
     assert answer.status_code == 413
+
+
+def test_a_request_to_a_proxy_is_none_to_this_service(
+    app: FastAPI, tokens: SimpleNamespace
+) -> None:
+    asked = f"Host: localhost\r\nAuthorization: Bearer {tokens.view}\r\nConnection: close\r\n\r\n"
+    for line in ("GET http://evil.test/ HTTP/1.1", "OPTIONS * HTTP/1.1"):
+        assert raw(app, f"{line}\r\n{asked}".encode()).startswith(b"HTTP/1.1 400 "), line
+
+
+def raw(app: FastAPI, request: bytes) -> bytes:
+    """The beginning of the answer to what no client would send."""
+    with listening(app) as address:
+        host, port = urlsplit(address).hostname, urlsplit(address).port
+        with socket.create_connection((host, port), timeout=20) as connection:
+            connection.sendall(request)
+            return connection.recv(200)
+
+
+def test_a_head_without_end_is_refused_before_anyone_sees_it(app: FastAPI) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 2**18
+    assert raw(app, head).startswith(b"HTTP/1.1 400 ")
 
 
 # ---------------------------------------------------------------------------------- every answer
