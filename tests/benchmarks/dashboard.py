@@ -128,7 +128,7 @@ def _visit(chromium: Browser, url: str) -> Mapping[str, float]:
     page.goto(url)
     page.wait_for_selector("#cloud .points path", timeout=60_000)
     plot = _now(page)
-    page.wait_for_selector("#trials .ag-row", timeout=60_000)
+    page.wait_for_selector("#trials .ag-row", state="attached", timeout=60_000)
     table = _now(page)
     painted = page.evaluate(
         "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"

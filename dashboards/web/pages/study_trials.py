@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dash import Dash, Input, Output, State, no_update
+from dash import Dash, Input, Output, State, html, no_update
 from dash.development.base_component import Component
 
 from autotune.core.standing import Standing
@@ -44,17 +44,33 @@ _WORDS = {
     "accuracy_drop": "autotuneShare(params.value)",
 }
 _DIGITS = 5
+PLACE = "trials-place"
 
 
 def section() -> Component:
+    """Without the grid: to make one takes as long as to draw a plot, which comes first."""
     return cards.section(
         "Trials",
-        grid("trials", "Trials", [], row_id="id", height="min(70vh, 640px)"),
+        html.Div(id=PLACE, className="grid-place"),
         name="trials-section",
     )
 
 
 def register(dash_app: Dash, desks: Desks) -> None:
+    @answers(
+        dash_app,
+        Output(PLACE, "children"),
+        Input("cloud-drawn", "data"),
+        State("study-reference", "data"),
+        State(PLACE, "children"),
+        prevent_initial_call=True,
+    )
+    def place(version: str | None, reference: str, placed: Any) -> Any:
+        if version is None or placed:
+            return no_update
+        detail = desks.studies.study(reference)
+        return grid("trials", "Trials", columns_of(detail), rows_of(detail), row_id="id")
+
     @answers(
         dash_app,
         Output("trials", "columnDefs"),
@@ -64,6 +80,7 @@ def register(dash_app: Dash, desks: Desks) -> None:
         prevent_initial_call=True,
     )
     def fill(version: str | None, reference: str) -> tuple[Any, Any]:
+        """Of a grid that is there: what was sorted, filtered and scrolled to stays."""
         if version is None:
             return no_update, no_update
         detail = desks.studies.study(reference)

@@ -81,11 +81,17 @@ def _row(columns: Sequence[Column], row: Mapping[str, Any]) -> Component:
 
 # ---------------------------------------------------------------------------------------- grids
 def grid(
-    name: str, label: str, columns: Sequence[Mapping[str, Any]], *, row_id: str, height: str
+    name: str,
+    label: str,
+    columns: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    row_id: str,
 ) -> Component:
-    """A grid of many rows: sorted, filtered and scrolled in the browser, by keyboard too. Its rows
-    come from a callback (``rowData``); ``row_id`` is the field, a text, that names a row, so that
-    new rows leave what is selected and scrolled to as it is."""
+    """A grid of many rows: sorted, filtered and scrolled in the browser, by keyboard too. It fills
+    the place that it is put in. Later rows come from a callback (``rowData``); ``row_id`` is the
+    field, a text, that names a row, so that they leave what is selected and scrolled to as it is.
+    """
     options: dict[str, Any] = {
         "suppressFieldDotNotation": True,
         "animateRows": False,
@@ -96,6 +102,7 @@ def grid(
         dash_ag_grid.AgGrid(
             id=name,
             columnDefs=list(columns),
+            rowData=list(rows),
             defaultColDef={
                 "sortable": True,
                 "resizable": True,
@@ -106,9 +113,10 @@ def grid(
             },
             dashGridOptions=options,
             getRowId=f"params.data['{row_id}']",
-            style={"height": height, "width": "100%"},
+            style={"height": "100%", "width": "100%"},
             className="grid",
         ),
+        className="grid-region",
         role="region",
         **aria(label=label),
     )
