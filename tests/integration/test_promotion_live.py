@@ -75,7 +75,7 @@ ensemble_scheduling {
 """
 FOUND = Candidate({"max_batch_size": 1, "parameters.sleep_ms": None})
 LARGER = FOUND.replacing(max_batch_size=4)
-SLOW = LARGER.replacing(**{"parameters.sleep_ms": "400"})
+SLOW = LARGER.replacing(**{"parameters.sleep_ms": "200"})
 
 
 def put(repository: Path, name: str, *, batch: int = 1, factor: int = 1) -> None:
@@ -160,7 +160,7 @@ def study(store: ServiceStore, source: Path, *candidates: Candidate, **sections:
         "model": {"repository": str(source), "name": "own"},
         "workload": {**QUICK, "target_qps": 20},
         "sla": {"p50_ms": 150},
-        "space": {"max_batch_size": [1, 4], "parameters.sleep_ms": ["1", "400"]},
+        "space": {"max_batch_size": [1, 4], "parameters.sleep_ms": ["1", "200"]},
         **CALM,
         **sections,
     }
