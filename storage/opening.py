@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from alembic import command
@@ -129,7 +129,8 @@ def _check_place(path: Path, *, create: bool) -> None:
         raise InputRefused(
             "there is no database yet",
             value=str(path),
-            next_step="Run a study first, or name its database with --db.",
+            next_step="A study that is run makes one, and so does a schedule that is added; or name"
+            " its database with --db.",
         )
 
 
@@ -280,5 +281,7 @@ def _config() -> Config:
     return config
 
 
+@cache
 def _script() -> ScriptDirectory:
+    """Read once: it is asked at each opening, and whether a service is ready."""
     return ScriptDirectory.from_config(_config())

@@ -1,11 +1,14 @@
 """For all tests."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+from storage.service import ServiceStore
 
 # Half of Hypothesis' own number of examples, and no deadline for each: the whole suite has to run
 # in minutes, on two cores that may be busy.
@@ -32,6 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
         os.environ["AUTOTUNE_SLOT"] = f"tests-{worker}"
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite database whose tables are empty, to be copied: to build them takes longer than
+    most tests."""
+    path = tmp_path_factory.mktemp("empty") / "empty.db"
+    ServiceStore(str(path)).close()
+    return path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

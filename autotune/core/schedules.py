@@ -32,7 +32,8 @@ class Schedule:
     """``definition`` is the study's; ``cron`` has five fields, read in the IANA zone ``timezone``.
     ``window_minutes`` is how long after it was due a run may go on (None: as long as its study's
     budget). ``margin`` is by which share a challenger must be better. ``target`` is where a
-    promotion goes; None: nowhere, which suits the policy ``report`` alone.
+    promotion goes; None: nowhere, which suits the policy ``report`` alone. ``active_since`` is when
+    it was made, or resumed last: what was due before that is not begun.
     """
 
     id: int
@@ -47,6 +48,7 @@ class Schedule:
     state: ScheduleState = ScheduleState.ACTIVE
     created_at: float = 0.0
     created_by: str = ""
+    active_since: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:

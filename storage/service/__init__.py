@@ -13,12 +13,11 @@ targets     where a promotion goes, as plain data
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from sqlalchemy import Engine
 
-from autotune.core.jobs import JobKind
+from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.schedules import NightRun
 from autotune.service_ports import Figures
 from storage.service.database import Database
@@ -35,8 +34,9 @@ __all__ = ["ServiceStore"]
 
 
 class ServiceStore:
-    """All stores on one database. ``where``, ``create``, ``busy_timeout_s`` and ``now`` as in
-    `SqlTrialStore`. Threads may share it; every call is one transaction. The stores raise
+    """All stores on one database. ``where``, ``create`` and ``busy_timeout_s`` as in
+    `SqlTrialStore`; ``now``, where it is given, is the clock of everything, of leases too. Threads
+    may share it; every call is one transaction. The stores raise
     InputRefused and StoreFailed only.
     """
 
@@ -46,10 +46,12 @@ class ServiceStore:
         *,
         create: bool = True,
         busy_timeout_s: float = 60.0,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] | None = None,
     ) -> None:
         self._database = Database(where, create=create, busy_timeout_s=busy_timeout_s, now=now)
-        self.trials = SqlTrialStore(where, create=create, busy_timeout_s=busy_timeout_s, now=now)
+        self.trials = SqlTrialStore(
+            where, create=create, busy_timeout_s=busy_timeout_s, now=self._database.now
+        )
         self.jobs = SqlJobStore(self._database)
         self.schedules = SqlScheduleStore(self._database)
         self.promotions = SqlPromotionStore(self._database)
@@ -79,6 +81,10 @@ class ServiceStore:
             run.job_id = job.id
             run_id = run.id
         return self.schedules.run(run_id)
+
+    def jobs_of(self, schedule: str, *states: JobState) -> Sequence[Job]:
+        """Of the runs of schedules of that name, newest first."""
+        return self.jobs.of_schedule(schedule, states)
 
     def is_current(self) -> bool:
         """Whether the database answers, with the schema that this autotune knows. StoreFailed for

@@ -6,9 +6,9 @@ import difflib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -31,11 +31,12 @@ class Database:
         *,
         create: bool = True,
         busy_timeout_s: float = 60.0,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] | None = None,
     ) -> None:
         url = parse_url(where)
         self.where = shown(url)
-        self.now = now
+        self.now = now or time.time
+        self._is_told = now is not None
         self._engine = open_engine(url, create=create, busy_timeout_s=busy_timeout_s)
         self.writing: Engine = self._engine.execution_options(**WRITING)
 
@@ -49,6 +50,15 @@ class Database:
         """One transaction: all of it, or nothing."""
         with translated(self.where), Session(self.writing) as session, session.begin():
             yield session
+
+    def common_now(self, session: Session) -> float:
+        """By a clock that all who use the database share, once the transaction has what it waited
+        for: those of an SQLite database are on one machine, those of PostgreSQL need not be."""
+        session.connection()
+        if self._is_told or self.writing.dialect.name != "postgresql":
+            return self.now()
+        epoch: Any = func.extract("epoch", func.clock_timestamp())
+        return float(session.execute(select(epoch)).scalar_one())
 
     def is_current(self) -> bool:
         with translated(self.where):

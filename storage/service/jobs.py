@@ -12,7 +12,7 @@ from autotune.core.errors import NotFound
 from autotune.core.jobs import ATTEMPTS, Beat, Job, JobKind, JobState
 from storage.plain import text
 from storage.service.database import Database, added, by_id
-from storage.service.tables import JobRow, LeaseRow
+from storage.service.tables import JobRow, LeaseRow, RunRow
 
 _NO_DEVICE = "job:"
 
@@ -50,9 +50,20 @@ class SqlJobStore:
         with self._database.read() as session:
             return [_job(row) for row in session.scalars(query)]
 
+    def of_schedule(self, name: str, states: Sequence[JobState]) -> Sequence[Job]:
+        """Of the runs of schedules of that name, newest first."""
+        query = (
+            select(JobRow)
+            .join(RunRow, RunRow.job_id == JobRow.id)
+            .where(RunRow.schedule == text(name), JobRow.state.in_([str(each) for each in states]))
+            .order_by(JobRow.id.desc())
+        )
+        with self._database.read() as session:
+            return [_job(row) for row in session.scalars(query)]
+
     def claim(self, owner: str, *, ttl_s: float, measuring: bool) -> Job | None:
-        now = self._database.now()
         with self._database.write() as session:
+            now = self._database.common_now(session)
             _put_back_abandoned(session, now)
             held = set(session.scalars(select(LeaseRow.device)))
             for job_id, devices in session.execute(_queued(measuring)).all():
@@ -64,11 +75,11 @@ class SqlJobStore:
         return None
 
     def beat(self, owner: str, job_id: int, *, ttl_s: float) -> Beat:
-        now = self._database.now()
         with self._database.write() as session:
             row = _row(session, job_id, lock=True)
             if not _is_owners(row, owner):
                 return Beat(held=False, cancel=row.cancel)
+            now = self._database.common_now(session)
             renewed = update(LeaseRow).where(LeaseRow.job_id == job_id)
             session.execute(renewed.values(expires_at=now + ttl_s))
             return Beat(held=True, cancel=row.cancel)
@@ -113,12 +124,12 @@ class SqlJobStore:
             return _job(row)
 
     def leases(self) -> Mapping[str, str]:
-        now = self._database.now()
-        query = select(LeaseRow).where(LeaseRow.expires_at > now).order_by(LeaseRow.device)
+        query = select(LeaseRow).order_by(LeaseRow.device)
         with self._database.read() as session:
+            now = self._database.common_now(session)
             return {
                 row.device: f"job {row.job_id} of {row.owner}"
-                for row in session.scalars(query)
+                for row in session.scalars(query.where(LeaseRow.expires_at > now))
                 if not row.device.startswith(_NO_DEVICE)
             }
 

@@ -33,6 +33,7 @@ class SqlScheduleStore:
         self._database = database
 
     def add(self, schedule: Schedule) -> int:
+        now = self._database.now()
         row = ScheduleRow(
             name=text(schedule.name),
             definition=dict(schedule.definition),
@@ -43,8 +44,9 @@ class SqlScheduleStore:
             margin=schedule.margin,
             target=target_json(schedule.target),
             state=str(schedule.state),
-            created_at=self._database.now(),
+            created_at=now,
             created_by=text(schedule.created_by),
+            active_since=now,
         )
         with self._database.write() as session:
             if not added(session, row):
@@ -65,8 +67,12 @@ class SqlScheduleStore:
             return [_schedule(row) for row in found]
 
     def set_state(self, name: str, state: ScheduleState) -> None:
+        now = self._database.now()
         with self._database.write() as session:
-            _row(session, name).state = str(state)
+            row = _row(session, name)
+            if state is ScheduleState.ACTIVE and row.state != state:
+                row.active_since = now
+            row.state = str(state)
 
     def remove(self, name: str) -> None:
         with self._database.write() as session:
@@ -181,6 +187,7 @@ def _schedule(row: ScheduleRow) -> Schedule:
         state=ScheduleState(row.state),
         created_at=row.created_at,
         created_by=row.created_by,
+        active_since=row.active_since,
     )
 
 

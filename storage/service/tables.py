@@ -73,13 +73,19 @@ class ScheduleRow(Base):
     state: Mapped[str] = mapped_column(String(20))
     created_at: Mapped[float]
     created_by: Mapped[str]
+    active_since: Mapped[float] = mapped_column(server_default="0")
 
 
 class RunRow(Base):
     """One run of a schedule, whose name it keeps."""
 
     __tablename__ = "schedule_runs"
-    __table_args__ = (UniqueConstraint("schedule_id", "scheduled_for"), Index(None, "schedule"))
+    __table_args__ = (
+        UniqueConstraint("schedule_id", "scheduled_for"),
+        Index(None, "schedule", "scheduled_for"),
+        Index(None, "scheduled_for"),
+        Index(None, "job_id"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     schedule_id: Mapped[int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, inspect, make_url, text
 
+from storage.schema import VERSION_TABLE, Base
 from storage.service import ServiceStore
 from tests.postgres import binaries, server
 
@@ -52,13 +54,51 @@ def own_schema(url: str) -> Iterator[str]:
 
 
 @pytest.fixture(params=DATABASES)
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty database."""
+def blank(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without tables."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/service.db"
         return
     with own_schema(request.getfixturevalue("postgresql")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def prepared(postgresql: str) -> Iterator[str]:
+    with own_schema(postgresql) as url:
+        ServiceStore(url).close()
+        yield url
+
+
+@pytest.fixture
+def shared(prepared: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database whose tables are empty."""
+    yield prepared
+    _empty(prepared)
+
+
+@pytest.fixture(params=DATABASES)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database whose tables are empty."""
+    if request.param == "sqlite":
+        path = tmp_path / "service.db"
+        shutil.copy(request.getfixturevalue("migrated"), path)
+        yield f"sqlite:///{path}"
+        return
+    yield request.getfixturevalue("shared")
+
+
+def _empty(url: str) -> None:
+    """As it was when it was made; tables that others have added are gone."""
+    engine = create_engine(url)
+    ours = set(Base.metadata.tables)
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL lock_timeout = '20s'"))  # of a test that left one open
+        for table in inspect(connection).get_table_names():
+            if table not in ours | {VERSION_TABLE}:
+                connection.execute(text(f"DROP TABLE {table}"))
+        connection.execute(text(f"TRUNCATE {', '.join(ours)} RESTART IDENTITY"))
+    engine.dispose()
 
 
 @pytest.fixture

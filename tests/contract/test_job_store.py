@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -250,6 +253,34 @@ def test_a_job_that_has_ended_cannot_be_cancelled_any_more(jobs: JobStore) -> No
     jobs.end(job_id, "w1", JobState.DONE)
     assert jobs.cancel(job_id) == jobs.job(job_id)
     assert jobs.job(job_id).state is JobState.DONE
+
+
+# --------------------------------------------------------------------------------------- clocks
+def test_machines_whose_clocks_differ_agree_on_a_lease(shared: str) -> None:
+    with closing(ServiceStore(shared)) as slow, closing(ServiceStore(shared)) as fast:
+        slow._database.now = lambda: time.time() - 3600
+        fast._database.now = lambda: time.time() + 3600
+        job_id = _submitted(slow.jobs, CPU)
+        assert _claimed(slow.jobs, "slow") == job_id
+        assert _claimed(fast.jobs, "fast") is None
+        assert fast.jobs.leases() == {CPU: f"job {job_id} of slow"}
+        assert slow.jobs.beat("slow", job_id, ttl_s=30).held
+        assert _claimed(fast.jobs, "fast") is None
+
+
+def test_a_lease_counts_from_when_the_database_was_free(tmp_path: Path, migrated: Path) -> None:
+    path = shutil.copy(migrated, tmp_path / "service.db")
+    clock = Clock()
+    with closing(ServiceStore(str(path), now=clock)) as store:
+        job_id = _submitted(store.jobs, CPU)
+        with store.engine.connect() as other, ThreadPoolExecutor(1) as pool:
+            other.begin()  # writes
+            claimed = pool.submit(_claimed, store.jobs)
+            time.sleep(0.2)  # it waits
+            clock.at += 100
+            other.rollback()
+            assert claimed.result(timeout=60) == job_id
+        assert store.jobs.leases() != {}
 
 
 # --------------------------------------------------------------------------------- concurrency

@@ -68,7 +68,9 @@ def test_a_schedule_comes_back_as_it_was_added(
         created_by="cli:me",
     )
     new_id = schedules.add(added)
-    assert others.schedule("nightly é") == replace(added, id=new_id, created_at=1000.0)
+    assert others.schedule("nightly é") == replace(
+        added, id=new_id, created_at=1000.0, active_since=1000.0
+    )
 
 
 def test_a_name_is_taken_once(schedules: ScheduleStore, schedule_id: int) -> None:
@@ -101,6 +103,18 @@ def test_a_schedule_is_paused_and_resumed(
     assert others.schedule("nightly").state is ScheduleState.PAUSED
     others.set_state("nightly", ScheduleState.ACTIVE)
     assert schedules.schedule("nightly").state is ScheduleState.ACTIVE
+
+
+def test_a_schedule_is_active_since_it_was_resumed_last(
+    schedules: ScheduleStore, schedule_id: int, clock: Clock
+) -> None:
+    clock.at = 2000.0
+    schedules.set_state("nightly", ScheduleState.ACTIVE)  # is already
+    assert schedules.schedule("nightly").active_since == 1000.0
+    schedules.set_state("nightly", ScheduleState.PAUSED)
+    clock.at = 3000.0
+    schedules.set_state("nightly", ScheduleState.ACTIVE)
+    assert schedules.schedule("nightly").active_since == 3000.0
 
 
 def test_a_removed_schedules_runs_stay_and_its_id_is_not_used_again(
