@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+import threading
 import time
 import zoneinfo
 from collections.abc import Callable, Sequence
@@ -19,10 +20,8 @@ from functools import cache
 from typing import Any
 
 from apscheduler.executors.base import BaseExecutor
-from apscheduler.executors.debug import DebugExecutor
 from apscheduler.job import Job
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
-from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
@@ -35,7 +34,7 @@ from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.schedules import Schedule, ScheduleState
 
 TABLE = "scheduler_jobs"
-_STORE, _OWN = "schedules", "own"
+_STORE = "schedules"
 _SILENT_S = 300.0
 """A scheduler that has not looked for so long does not live: longer than it waits for a lock."""
 
@@ -166,7 +165,7 @@ def _zones() -> frozenset[str]:
 
 # ------------------------------------------------------------------------------------ scheduler
 class Scheduler:
-    """Calls ``fire(name, scheduled_for)`` when one of ``schedules`` is due, in a thread of its own.
+    """Calls ``fire(name, scheduled_for)`` when one of ``schedules`` is due, in threads of its own.
 
     The next times are kept in the table `TABLE` of ``engine``, so that a run which was due while
     no scheduler was at work is found when one starts: one call for all that were missed, with the
@@ -189,42 +188,47 @@ class Scheduler:
         self._every_s = every_s
         self._monotonic = monotonic
         self._owed: list[tuple[str, float]] = []
+        self._unknown: set[str] = set()
         self._looked_at = monotonic()
+        self._stopping = threading.Event()
+        self._looking = threading.Thread(target=self._keep_looking, name="schedules", daemon=True)
         self._scheduler = BackgroundScheduler(
             timezone=UTC,
-            jobstores={
-                _STORE: _SharedTable(engine=engine, tablename=TABLE),
-                _OWN: MemoryJobStore(),
-            },
-            executors={_STORE: _Firing(self._fire_or_owe), _OWN: DebugExecutor()},
+            jobstores={_STORE: _SharedTable(engine=engine, tablename=TABLE)},
+            executors={_STORE: _Firing(self._fire_or_owe)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
 
     def start(self) -> None:
-        logging.getLogger(f"apscheduler.executors.{_OWN}").setLevel(logging.WARNING)  # each look
-        self._scheduler.add_job(
-            self._look,
-            "interval",
-            seconds=self._every_s,
-            next_run_time=datetime.now(UTC),
-            jobstore=_OWN,
-            executor=_OWN,
-        )
         try:
             self._scheduler.start()
         except SQLAlchemyError as exc:
             raise _unusable(exc) from exc
+        self._looking.start()
 
     def stop(self) -> None:
+        self._stopping.set()
+        if self._looking.is_alive():
+            self._looking.join()
         if self._scheduler.running:
             self._scheduler.shutdown()
 
     def alive(self) -> bool:
         """Whether it has looked for schedules lately."""
         silent_s = self._monotonic() - self._looked_at
-        return self._scheduler.running and silent_s < self._every_s + _SILENT_S
+        at_work = self._scheduler.running and self._looking.is_alive()
+        return at_work and silent_s < self._every_s + _SILENT_S
 
-    # ---------------------------------------------------------------------------------- its thread
+    # --------------------------------------------------------------------------------- its threads
+    def _keep_looking(self) -> None:
+        """By the monotonic clock; and it has APScheduler look at the other one each time, which may
+        have been set."""
+        while True:
+            self._look()
+            self._scheduler.wakeup()
+            if self._stopping.wait(self._every_s):
+                return
+
     def _look(self) -> None:
         try:
             owed, self._owed = self._owed, []
@@ -248,10 +252,10 @@ class Scheduler:
                 _keep(known[job_id], schedule)
 
     def _add(self, job_id: str, schedule: Schedule) -> None:
-        """It has been due since it was made, whether or not a scheduler was at work."""
+        """It has been due since it was made or resumed, whether or not a scheduler was at work."""
         try:
             due = trigger(schedule.cron, schedule.timezone)
-            since = datetime.fromtimestamp(schedule.created_at, UTC)
+            since = datetime.fromtimestamp(schedule.active_since, UTC)
             self._scheduler.add_job(
                 f"{__name__}:nothing",
                 due,
@@ -262,7 +266,9 @@ class Scheduler:
                 executor=_STORE,
             )
         except InputRefused as exc:  # of a zone that this machine does not know
-            _log.warning("schedule %s cannot be followed here: %s", schedule.name, exc)
+            if job_id not in self._unknown:
+                _log.warning("schedule %s cannot be followed here: %s", schedule.name, exc)
+            self._unknown.add(job_id)
         except ConflictingIdError:  # another scheduler was faster
             pass
 

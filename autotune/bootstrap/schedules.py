@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from autotune.adapters.scheduling import next_due, trigger
 from autotune.bootstrap.jobs import devices_of
 from autotune.core.errors import Conflict, InputRefused, NotFound
-from autotune.core.jobs import Job, JobKind, JobState
+from autotune.core.jobs import Job, JobState
 from autotune.core.schedules import NightRun, RunState, Schedule, ScheduleState
 from autotune.service_ports import ScheduleView
 from autotune.studyfile import read_definition
@@ -23,7 +24,6 @@ WINDOW_OVER = "its maintenance window was over before it could begin"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RECENT = 50
-_MOST_JOBS = 10_000
 
 _log = logging.getLogger("autotune.scheduler")
 
@@ -42,7 +42,7 @@ def begin_run(
         schedule = store.schedules.schedule(name)
     except NotFound:  # removed meanwhile
         return
-    if schedule.state is ScheduleState.PAUSED:
+    if schedule.state is ScheduleState.PAUSED or scheduled_for < schedule.active_since:
         return
     why = _hindrance(store, schedule, scheduled_for, now())
     if not why:
@@ -61,19 +61,10 @@ def begin_run(
 def _hindrance(store: ServiceStore, schedule: Schedule, scheduled_for: float, now: float) -> str:
     if window_over(schedule, scheduled_for, now):
         return WINDOW_OVER
-    for job in _jobs(store, schedule.name, JobState.QUEUED, JobState.RUNNING):
+    for job in store.jobs_of(schedule.name, JobState.QUEUED, JobState.RUNNING):
         run = store.schedules.run(job.payload["run"])
         return f"run {run.id}, due {utc(run.scheduled_for)}, had not ended"
     return ""
-
-
-def _jobs(store: ServiceStore, name: str, *states: JobState) -> Sequence[Job]:
-    """Those of a schedule's runs."""
-    return [
-        job
-        for job in store.jobs.jobs(states=states, limit=_MOST_JOBS)
-        if job.kind is JobKind.NIGHTLY and job.payload.get("schedule") == name
-    ]
 
 
 def window_over(schedule: Schedule, scheduled_for: float, now: float) -> bool:
@@ -126,24 +117,24 @@ class Schedules:
         return self.schedule(schedule.name)
 
     def set_state(self, name: str, state: ScheduleState, *, by: str) -> ScheduleView:
+        """Of one that is paused a run that waits is cancelled; one that has begun goes on."""
         if self._store.schedules.schedule(name).state is not state:
+            paused = state is ScheduleState.PAUSED
             self._store.schedules.set_state(name, state)
-            self._note(by, "pause" if state is ScheduleState.PAUSED else "resume", name)
+            if paused:
+                self._call_off(name, "its schedule was paused")
+            self._note(by, "pause" if paused else "resume", name)
         return self.schedule(name)
 
     def remove(self, name: str, *, by: str) -> None:
         """A run that waits is cancelled; one that has begun goes on."""
         self._store.schedules.remove(name)
-        for job in _jobs(self._store, name, JobState.QUEUED):
-            self._store.jobs.cancel(job.id)
-            self._store.schedules.update_run(
-                job.payload["run"], state=RunState.STOPPED, reason="its schedule was removed"
-            )
+        self._call_off(name, "its schedule was removed")
         self._note(by, "remove", name)
 
     def run_now(self, name: str, *, by: str) -> Job:
         schedule = self._store.schedules.schedule(name)
-        waiting = _jobs(self._store, name, JobState.QUEUED)
+        waiting = self._store.jobs_of(name, JobState.QUEUED)
         run = None if waiting else _submitted(self._store, schedule, self._now(), by=by)
         if run is None:
             raise Conflict("a run of this schedule waits already", value=name)
@@ -158,6 +149,13 @@ class Schedules:
         return self._store.schedules.run(run_id)
 
     # ------------------------------------------------------------------------------------ inner
+    def _call_off(self, name: str, why: str) -> None:
+        for job in self._store.jobs_of(name, JobState.QUEUED):
+            if self._store.jobs.cancel(job.id).state is JobState.CANCELLED:
+                self._store.schedules.update_run(
+                    job.payload["run"], state=RunState.STOPPED, reason=why
+                )
+
     def _view(self, schedule: Schedule) -> ScheduleView:
         runs = self._store.schedules.runs(schedule=schedule.name, limit=1)
         return ScheduleView(
@@ -189,6 +187,15 @@ def _refuse_name(name: str) -> None:
             " or a digit",
             value=name,
         )
+
+
+def not_here(schedule: Schedule) -> Sequence[Path]:
+    """The files of its study's model and the repository of its target that this machine lacks."""
+    model = read_definition(schedule.definition).model
+    named = [model.repository, model.onnx]
+    if schedule.target is not None:
+        named.append(schedule.target.repository)
+    return [path for path in named if path is not None and not path.exists()]
 
 
 def _in_words(schedule: Schedule) -> Mapping[str, Any]:

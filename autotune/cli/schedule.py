@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import click
 from rich.table import Table
 
-from autotune.bootstrap.schedules import Schedules
+from autotune.bootstrap.schedules import Schedules, not_here
 from autotune.bootstrap.service import local_user, open_service
 from autotune.cli.console import Console
 from autotune.cli.nightly import came_to, night_json, run_nights
@@ -110,7 +110,13 @@ def add(name: str, study: Path, db: str, as_json: bool, **options: Any) -> None:
         Console.document(schedule_json(view))
         return
     Console.plain(f"schedule {name} is due next at {_next(view)}")
-    Console.note("autotune serve runs what is due; without it, see docs/nightly.md", style="dim")
+    for missing in not_here(view.schedule):
+        Console.note(f"not here now, and needed when it is due: {missing}", style="yellow")
+    Console.note(
+        f"{study.name} is kept as it is now: to change it, remove the schedule and add it again\n"
+        "autotune serve runs what is due; without it, see docs/nightly.md",
+        style="dim",
+    )
 
 
 @command.command("list", epilog="Example:  autotune schedule list --json")
@@ -248,7 +254,10 @@ def _table(views: Sequence[ScheduleView]) -> Table:
 
 
 def _next(view: ScheduleView) -> str:
-    return str(view.schedule.state) if view.next_at is None else _local(view, view.next_at)
+    if view.next_at is not None:
+        return _local(view, view.next_at)
+    paused = view.schedule.state is ScheduleState.PAUSED
+    return "paused" if paused else "zone unknown here"
 
 
 def _local(view: ScheduleView, at: float) -> str:

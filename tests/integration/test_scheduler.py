@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
+from apscheduler.schedulers import base
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import text
 
@@ -27,8 +31,8 @@ Fired = list[tuple[str, float]]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "autotune.db"
+def path(tmp_path: Path, migrated: Path) -> Path:
+    return Path(shutil.copy(migrated, tmp_path / "autotune.db"))
 
 
 @pytest.fixture
@@ -235,6 +239,33 @@ def test_schedules_that_cannot_be_read_for_a_while_are_read_later(
     _until(lambda: bool(fired))
     scheduler.stop()
     assert fired == [("nightly", NEW_YEAR)]
+
+
+def test_a_clock_that_is_set_back_keeps_no_new_schedule_from_being_followed(
+    store: ServiceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Earlier(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) - timedelta(hours=1)
+
+    with _at_work(store, _into([])):
+        _some_looks()
+        monkeypatch.setattr(base, "datetime", Earlier)
+        store.schedules.add(_schedule())
+        _until(lambda: bool(_jobs(store)))
+
+
+def test_a_zone_that_this_machine_does_not_know_is_told_of_once(
+    store: ServiceStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.schedules.add(replace(_schedule(), timezone="Europe/Atlantis"))
+    with caplog.at_level(logging.WARNING), _at_work(store, _into([])) as scheduler:
+        _some_looks()
+        assert scheduler.alive()
+    told = [each.message for each in caplog.records if each.name == "autotune.scheduler"]
+    assert len(told) == 1
+    assert "Europe/Atlantis" in told[0]
 
 
 def test_a_job_that_another_scheduler_has_removed_is_no_failure(store: ServiceStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bootstrap.schedules import WINDOW_OVER, Schedules, begin_run
+from autotune.bootstrap.schedules import WINDOW_OVER, Schedules, begin_run, not_here
 from autotune.core.errors import Conflict, InputRefused, NotFound
 from autotune.core.jobs import JobKind, JobState
 from autotune.core.promotions import Target
@@ -50,14 +51,22 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[ServiceStore]:
-    with closing(ServiceStore(str(tmp_path / "autotune.db"), now=clock)) as store:
+def store(tmp_path: Path, migrated: Path, clock: Clock) -> Iterator[ServiceStore]:
+    db = shutil.copy(migrated, tmp_path / "autotune.db")
+    with closing(ServiceStore(str(db), now=clock)) as store:
         yield store
 
 
 @pytest.fixture
 def desk(store: ServiceStore, clock: Clock) -> Schedules:
     return Schedules(store, now=clock)
+
+
+def _add(store: ServiceStore, clock: Clock, schedule: Schedule) -> None:
+    """The evening before."""
+    clock.at -= 3600
+    store.schedules.add(schedule)
+    clock.at += 3600
 
 
 def _begin(store: ServiceStore, clock: Clock, due: float = DUE) -> None:
@@ -73,7 +82,7 @@ def _only_run(store: ServiceStore) -> NightRun:
 def test_a_run_that_is_due_is_queued_for_the_devices_of_its_study(
     store: ServiceStore, clock: Clock
 ) -> None:
-    store.schedules.add(NIGHTLY)
+    _add(store, clock, NIGHTLY)
     _begin(store, clock)
     run, (job,) = _only_run(store), store.jobs.jobs()
     assert (run.state, run.scheduled_for, run.job_id) == (RunState.QUEUED, DUE, job.id)
@@ -86,14 +95,14 @@ def test_a_run_that_is_due_is_queued_for_the_devices_of_its_study(
 def test_a_run_is_queued_once_however_often_it_is_found_due(
     store: ServiceStore, clock: Clock
 ) -> None:
-    store.schedules.add(NIGHTLY)
+    _add(store, clock, NIGHTLY)
     for _ in range(3):
         _begin(store, clock)
     assert len(store.schedules.runs()) == len(store.jobs.jobs()) == 1
 
 
 def test_a_late_run_begins_while_its_window_lasts(store: ServiceStore, clock: Clock) -> None:
-    store.schedules.add(NIGHTLY)
+    _add(store, clock, NIGHTLY)
     clock.at = DUE + 59 * 60
     _begin(store, clock)
     assert _only_run(store).state is RunState.QUEUED
@@ -102,7 +111,7 @@ def test_a_late_run_begins_while_its_window_lasts(store: ServiceStore, clock: Cl
 def test_a_run_whose_window_is_over_is_recorded_as_missed_and_never_begins(
     store: ServiceStore, clock: Clock
 ) -> None:
-    store.schedules.add(NIGHTLY)
+    _add(store, clock, NIGHTLY)
     clock.at = DUE + 60 * 60
     _begin(store, clock)
     run = _only_run(store)
@@ -111,7 +120,7 @@ def test_a_run_whose_window_is_over_is_recorded_as_missed_and_never_begins(
 
 
 def test_without_a_window_a_run_begins_however_late(store: ServiceStore, clock: Clock) -> None:
-    store.schedules.add(replace(NIGHTLY, window_minutes=None))
+    _add(store, clock, replace(NIGHTLY, window_minutes=None))
     clock.at = DUE + 1e6
     _begin(store, clock)
     assert _only_run(store).state is RunState.QUEUED
@@ -120,7 +129,7 @@ def test_without_a_window_a_run_begins_however_late(store: ServiceStore, clock: 
 def test_runs_do_not_pile_up_behind_one_that_has_not_ended(
     store: ServiceStore, clock: Clock
 ) -> None:
-    store.schedules.add(NIGHTLY)
+    _add(store, clock, NIGHTLY)
     _begin(store, clock)
     clock.at += 86_400
     _begin(store, clock, DUE + 86_400)
@@ -132,7 +141,7 @@ def test_runs_do_not_pile_up_behind_one_that_has_not_ended(
 def test_a_run_that_was_stopped_and_is_to_go_on_has_not_ended(
     store: ServiceStore, clock: Clock
 ) -> None:
-    store.schedules.add(NIGHTLY)
+    _add(store, clock, NIGHTLY)
     _begin(store, clock)
     store.schedules.update_run(_only_run(store).id, state=RunState.STOPPED)
     clock.at += 86_400
@@ -143,7 +152,7 @@ def test_a_run_that_was_stopped_and_is_to_go_on_has_not_ended(
 def test_a_run_whose_job_has_ended_without_a_word_holds_up_no_other(
     store: ServiceStore, clock: Clock
 ) -> None:
-    store.schedules.add(NIGHTLY)
+    _add(store, clock, NIGHTLY)
     _begin(store, clock)
     (job,) = store.jobs.jobs()
     store.jobs.cancel(job.id)
@@ -155,7 +164,7 @@ def test_a_run_whose_job_has_ended_without_a_word_holds_up_no_other(
 def test_neither_a_paused_nor_a_removed_schedule_has_a_run(
     store: ServiceStore, clock: Clock
 ) -> None:
-    store.schedules.add(replace(NIGHTLY, state=ScheduleState.PAUSED))
+    _add(store, clock, replace(NIGHTLY, state=ScheduleState.PAUSED))
     _begin(store, clock)
     store.schedules.remove("nightly")
     _begin(store, clock)
@@ -165,19 +174,45 @@ def test_neither_a_paused_nor_a_removed_schedule_has_a_run(
 def test_a_run_of_a_study_that_can_no_longer_be_read_is_missed_and_says_so(
     store: ServiceStore, clock: Clock
 ) -> None:
-    store.schedules.add(replace(NIGHTLY, definition={"study": 3}))
+    _add(store, clock, replace(NIGHTLY, definition={"study": 3}))
     _begin(store, clock)
     run = _only_run(store)
     assert run.state is RunState.MISSED
     assert run.reason.startswith("its study can no longer be read")
 
 
+def test_what_was_due_before_a_schedule_was_resumed_is_not_begun(
+    store: ServiceStore, clock: Clock, desk: Schedules
+) -> None:
+    clock.at = DUE - 60
+    desk.add(NIGHTLY, by="me")
+    desk.set_state("nightly", ScheduleState.PAUSED, by="me")
+    clock.at = DUE + 60
+    desk.set_state("nightly", ScheduleState.ACTIVE, by="me")
+    _begin(store, clock)
+    assert list(store.schedules.runs()) == []
+    clock.at = DUE + 86_400
+    _begin(store, clock, DUE + 86_400)
+    assert _only_run(store).state is RunState.QUEUED
+
+
+def test_the_jobs_of_a_schedules_runs_are_its_own(store: ServiceStore, clock: Clock) -> None:
+    _add(store, clock, NIGHTLY)
+    _begin(store, clock)
+    _add(store, clock, replace(NIGHTLY, name="other"))
+    begin_run(store, "other", DUE, now=clock)
+    (job,) = store.jobs_of("nightly", JobState.QUEUED, JobState.RUNNING)
+    assert job.payload["schedule"] == "nightly"
+    assert list(store.jobs_of("nightly", JobState.DONE)) == []
+
+
 # ----------------------------------------------------------------------------------------- desk
 def test_a_schedule_is_shown_with_its_next_time_and_its_last_run(
     desk: Schedules, store: ServiceStore, clock: Clock
 ) -> None:
+    clock.at = DUE - 60
     view = desk.add(NIGHTLY, by="me")
-    assert (view.next_at, view.last) == (DUE + 86_400, None)
+    assert (view.next_at, view.last) == (DUE, None)
     _begin(store, clock)
     (view,) = desk.schedules()
     assert view.last == _only_run(store)
@@ -255,6 +290,26 @@ def test_of_a_removed_schedule_what_waits_is_cancelled_and_what_has_begun_goes_o
     assert store.jobs.job(waits.id).state is JobState.CANCELLED
     assert desk.run(waits.payload["run"]).state is RunState.STOPPED
     assert desk.run(begun.payload["run"]).state is RunState.QUEUED
+
+
+def test_of_a_paused_schedule_what_waits_is_cancelled(desk: Schedules, store: ServiceStore) -> None:
+    desk.add(NIGHTLY, by="me")
+    waits = desk.run_now("nightly", by="me")
+    desk.set_state("nightly", ScheduleState.PAUSED, by="me")
+    run = desk.run(waits.payload["run"])
+    assert store.jobs.job(waits.id).state is JobState.CANCELLED
+    assert (run.state, run.reason) == (RunState.STOPPED, "its schedule was paused")
+
+
+def test_what_a_night_will_need_and_is_not_there_is_named(tmp_path: Path) -> None:
+    model = dict(NIGHTLY.definition["model"])
+    onnx, target = tmp_path / "model.onnx", Target(repository=tmp_path / "models")
+    definition = {**NIGHTLY.definition, "model": {**model, "onnx": str(onnx)}}
+    schedule = replace(NIGHTLY, definition=definition, target=target)
+    assert not_here(schedule) == [onnx, tmp_path / "models"]
+    onnx.touch()
+    (tmp_path / "models").mkdir()
+    assert not_here(schedule) == []
 
 
 def test_a_removed_schedule_keeps_its_runs(desk: Schedules) -> None:
