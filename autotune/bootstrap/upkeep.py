@@ -113,9 +113,9 @@ def _is_about(notice: Notice, job: Job) -> bool:
 
 
 def remove_old(settings: Settings, now: float) -> None:
-    """What jobs left below the service's folder `KEPT_DAYS` ago."""
-    for kind in ("exports", "logs"):
-        for left in (settings.service_dir / kind).glob("job-*"):
+    """What jobs, and nights without a service, left below the service's folder `KEPT_DAYS` ago."""
+    for kind in ("exports/job-*", "exports/run-*", "logs/job-*"):
+        for left in settings.service_dir.glob(kind):
             if now - left.stat().st_mtime < KEPT_DAYS * 86_400:
                 continue
             if left.is_dir():

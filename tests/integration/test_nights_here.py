@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,14 @@ from click.testing import CliRunner, Result
 from autotune.bootstrap.nights import Nights, schedules_to_run
 from autotune.cli import nightly
 from autotune.cli import schedule as schedule_command
-from autotune.core.errors import Conflict, InputRefused, MachineBusy, NotFound, ServerFailed
+from autotune.core.errors import (
+    Conflict,
+    InputRefused,
+    Interrupted,
+    MachineBusy,
+    NotFound,
+    ServerFailed,
+)
 from autotune.core.schedules import NightRun, Outcome, RunState, Schedule, ScheduleState
 from storage.service import ServiceStore
 from tests.integration.test_schedules import DUE, NIGHTLY, Clock
@@ -53,7 +61,8 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def store(db: str) -> Iterator[ServiceStore]:
+def store(db: str, migrated: Path) -> Iterator[ServiceStore]:
+    shutil.copy(migrated, db)
     with closing(ServiceStore(db)) as store:
         yield store
 
@@ -115,25 +124,91 @@ def test_a_study_that_was_faster_is_waited_for(db: str, schedule: Schedule) -> N
     assert night.ran == [run.id, run.id]
 
 
+class Killed(BaseException):
+    """Nothing of the process comes after it."""
+
+
+def _left_by_a_killed_process(db: str, schedule: Schedule, at: float = DUE) -> int:
+    def night(run_id: int, **_: Any) -> NightRun:
+        with closing(ServiceStore(db)) as store:
+            store.schedules.update_run(run_id, state=RunState.RUNNING)
+        left.append(run_id)
+        raise Killed
+
+    left: list[int] = []
+    with pytest.raises(Killed):
+        _run(_nights(db, night, now=Clock(at)), schedule)
+    return left[0]
+
+
 def test_what_a_killed_process_left_is_taken_up(
     db: str, store: ServiceStore, schedule: Schedule
 ) -> None:
-    left = store.schedules.due(schedule.id, DUE)
-    assert left is not None
-    store.schedules.update_run(left, state=RunState.RUNNING)
+    left = _left_by_a_killed_process(db, schedule)
     assert _run(_nights(db, Tuned()), schedule).id == left
     assert len(store.schedules.runs()) == 1
 
 
-def test_what_was_left_longer_ago_than_its_window_is_failed_and_a_new_run_begun(
-    db: str, store: ServiceStore, schedule: Schedule
+@pytest.mark.parametrize("window", [60.0, None])
+def test_what_was_left_longer_ago_than_its_window_or_a_day_is_failed_and_a_new_run_begun(
+    db: str, store: ServiceStore, window: float | None
 ) -> None:
-    left = store.schedules.due(schedule.id, DUE - 86_400)
-    assert left is not None
-    store.schedules.update_run(left, state=RunState.RUNNING)
+    store.schedules.add(replace(NIGHTLY, window_minutes=window))
+    schedule = store.schedules.schedule("nightly")
+    left = _left_by_a_killed_process(db, schedule, DUE - 86_400)
     assert _run(_nights(db, Tuned()), schedule).id != left
     lost = store.schedules.run(left)
     assert (lost.state, lost.reason) == (RunState.FAILED, "its process was lost")
+
+
+def test_a_run_that_another_machine_began_is_left_to_it(
+    db: str, store: ServiceStore, schedule: Schedule
+) -> None:
+    theirs = store.schedules.due(schedule.id, DUE)
+    assert theirs is not None
+    store.schedules.update_run(theirs, state=RunState.RUNNING)
+    assert _run(_nights(db, Tuned()), schedule).id != theirs
+    assert store.schedules.run(theirs).state is RunState.RUNNING
+
+
+def test_of_two_containers_with_one_work_directory_one_has_its_night_at_a_time(
+    db: str, store: ServiceStore, schedule: Schedule
+) -> None:
+    """Neither sees that the other measures."""
+    others = Tuned()
+    told: list[str] = []
+
+    class Over(Exception):
+        pass
+
+    def wait(_: float) -> None:
+        raise Over
+
+    def night(run_id: int, **_: Any) -> NightRun:
+        second = _nights(db, others, sleep=wait, say=told.append, now=Clock(DUE + 2))
+        with pytest.raises(Over):
+            _run(second, schedule)
+        return store.schedules.run(run_id)
+
+    _run(_nights(db, night), schedule)
+    assert others.ran == []
+    assert told == ["nightly: another study measures on this machine: waiting"]
+    assert _run(_nights(db, others, now=Clock(DUE + 3)), schedule).state is RunState.DONE
+
+
+def test_a_night_that_is_stopped_while_it_waits_says_so(
+    db: str, store: ServiceStore, schedule: Schedule
+) -> None:
+    def stopped(_: float) -> None:
+        raise Interrupted("stopped by SIGTERM")
+
+    with pytest.raises(Interrupted):
+        _run(_nights(db, Tuned(), busy=lambda: True, sleep=stopped), schedule)
+    (run,) = store.schedules.runs()
+    assert (run.state, run.reason) == (
+        RunState.STOPPED,
+        "stopped by SIGTERM, before it could begin",
+    )
 
 
 def test_a_run_of_the_service_or_of_whoever_measures_now_is_left_alone(
@@ -141,7 +216,8 @@ def test_a_run_of_the_service_or_of_whoever_measures_now_is_left_alone(
 ) -> None:
     queued = store.submit_run(schedule.id, DUE - 60, title="t", devices=["h/cpu"], by="ci")
     assert queued is not None
-    begun = store.schedules.due(schedule.id, DUE)
+    begun = _left_by_a_killed_process(db, schedule)
+    store.schedules.update_run(begun, state=RunState.QUEUED)
     measuring = [True, False]
     run = _run(_nights(db, Tuned(), busy=lambda: measuring.pop(0)), schedule)
     assert run.id not in {queued.id, begun}
@@ -156,8 +232,7 @@ def test_a_run_of_the_service_or_of_whoever_measures_now_is_left_alone(
 def test_a_left_run_of_a_schedule_that_was_removed_is_not_taken_up(
     db: str, store: ServiceStore, schedule: Schedule
 ) -> None:
-    left = store.schedules.due(schedule.id, DUE)
-    assert left is not None
+    left = _left_by_a_killed_process(db, schedule)
     store.schedules.remove("nightly")
     store.schedules.add(NIGHTLY)
     assert _run(_nights(db, Tuned()), store.schedules.schedule("nightly")).id != left
