@@ -7,4 +7,7 @@ style    the style sheet, from the report's
 pages    one module per page
 parts    what pages are built of
 static   the style sheet and scripts of our own; nothing comes from another host
+security  who may ask, from where: the guard before all of it (origins, sessions, attempts, headers)
+identity  who asks, for whatever answers; operators: desks that do nothing for viewers
+bounded   bodies of a bounded length, and an answer whatever happens
 """

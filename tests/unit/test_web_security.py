@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import inspect
 import socket
 from collections.abc import Iterator
@@ -185,6 +186,22 @@ def test_what_is_no_token_is_refused_and_not_told_again(app: FastAPI, given: str
     answer = asking.get("/api/v1/me", headers={"Authorization": given.encode("latin-1")})
     assert answer.status_code == 401
     assert "at_ï" not in answer.text
+
+
+def test_every_token_is_compared_in_constant_time_also_after_the_right_one(
+    bare: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [bare.token(f"t{n}", Role.VIEW) for n in range(3)]
+    compared: list[str] = []
+
+    def counted(one: str, other: str) -> bool:
+        compared.append(other)
+        return one == other
+
+    monkeypatch.setattr(hmac, "compare_digest", counted)
+    assert bare.desks().access.identify(made[0]) is not None
+    assert len(compared) == 3
+    assert made[0] not in compared
 
 
 def test_a_revoked_token_is_refused(service: Service, app: FastAPI) -> None:
@@ -633,8 +650,8 @@ def test_every_answer_tells_browsers_what_to_refuse(
     assert "default-src 'none'" in policy
     scripts = next(each for each in policy.split("; ") if each.startswith("script-src"))
     assert "unsafe" not in scripts
-    kept = asked.startswith(("GET /static/theme", "GET /style"))
-    assert answer.headers["cache-control"] == ("no-cache" if kept else "no-store")
+    kept = {"GET /static/theme.js": "no-cache", "GET /style.css": "immutable"}
+    assert kept.get(asked, "no-store") in answer.headers["cache-control"]
 
 
 def test_refusals_before_anything_is_asked_have_them_too(app: FastAPI) -> None:
