@@ -27,6 +27,9 @@ def pareto_front(points: Sequence[Point], maximize: Sequence[bool]) -> list[int]
     # In lexicographic order a point comes after all that dominate it, and one that is dominated
     # is so by a point of the front.
     ordered = known[np.lexsort(costs[known].T[::-1])]
+    if costs.shape[1] == 2:  # of two, all but a few are seen at once to be dominated
+        second = costs[ordered, 1]
+        ordered = ordered[second <= np.minimum.accumulate(second)]
     front: list[int] = []
     kept = np.empty((len(ordered), costs.shape[1]))
     for index in ordered:

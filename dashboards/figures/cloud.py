@@ -110,21 +110,8 @@ def _front(
 ) -> list[TrialLine]:
     better = {objective.metric: objective.maximize for objective in objectives}
     maximize = [better.get(name, METRICS[name].maximize) for name in (x, y)]
-    points = [(line.values[x], line.values[y]) for line in judged]
-    hopeful = _hopeful(points, maximize)
-    found = pareto_front([points[at] for at in hopeful], maximize)
-    front = (judged[hopeful[at]] for at in found)
-    return sorted(front, key=lambda one: (one.values[x], one.values[y]))
-
-
-def _hopeful(points: Sequence[tuple[float, float]], maximize: Sequence[bool]) -> list[int]:
-    """Those that no other with a better x beats in y: few of many, and the front among them."""
-    if not points:
-        return []
-    costs = np.array(points, dtype=np.float64) * np.where(maximize, -1.0, 1.0)
-    order = np.lexsort((costs[:, 1], costs[:, 0]))
-    along = costs[order, 1]
-    return [int(at) for at in order[along <= np.minimum.accumulate(along)]]
+    found = pareto_front([(line.values[x], line.values[y]) for line in judged], maximize)
+    return sorted((judged[at] for at in found), key=lambda one: (one.values[x], one.values[y]))
 
 
 # -------------------------------------------------------------------------------------- thinning

@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from autotune.service_ports import Desks
 from dashboards.web import shell, style
@@ -89,10 +90,18 @@ def create_app(
         page.register(dash_app, desks)
     app.add_api_route("/{path:path}", _nowhere, include_in_schema=False)
     app.add_middleware(PagePaths, pages=pages)
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)
+    app.add_middleware(Packing, minimum_size=1000, compresslevel=4)
     for each in reversed(middleware(dash_app)):
         app.add_middleware(each.cls, *each.args, **each.kwargs)
     return app
+
+
+class Packing(GZipMiddleware):
+    """Packs answers, but for archives, which are packed already."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        archive = scope["type"] == "http" and scope["path"].endswith(".zip")
+        await (self.app if archive else super().__call__)(scope, receive, send)
 
 
 def _serve_static(app: FastAPI, sheet: str) -> None:

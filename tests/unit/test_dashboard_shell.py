@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from dash import html
+from fastapi import APIRouter, Response
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -80,6 +81,13 @@ def test_pages_that_describe_the_api_from_another_host_are_off(client: TestClien
 def test_answers_are_packed(client: TestClient) -> None:
     answer = client.get("/_dash-component-suites/plotly/package_data/plotly.min.js")
     assert answer.headers["content-encoding"] == "gzip"
+
+
+def test_an_archive_is_not_packed_again() -> None:
+    router = APIRouter()
+    router.add_api_route("/all.zip", lambda: Response(b"PK" * 4000, media_type="application/zip"))
+    answer = TestClient(create_app(DESKS, pages=PAGES, routers=[router])).get("/all.zip")
+    assert (answer.status_code, "content-encoding" in answer.headers) == (200, False)
 
 
 def test_middleware_sees_the_address_that_was_asked_for() -> None:

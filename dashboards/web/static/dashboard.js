@@ -2,8 +2,12 @@
 // Functions that Dash calls in the browser, and what plain elements of the pages do.
 (() => {
   // ------------------------------------------------------------------------------ navigation
+  let onceHere = false;
   const arrived = (title) => {
     if (!title) return window.dash_clientside.no_update;
+    // On another page than the first one, who uses the keyboard goes on from its beginning.
+    if (onceHere) document.getElementById("page")?.focus({ preventScroll: true });
+    onceHere = true;
     document.title = title;
     for (const link of document.querySelectorAll("#navigation a")) {
       const at = new URL(link.href).pathname;
