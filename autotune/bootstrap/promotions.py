@@ -128,6 +128,7 @@ def _promotion_of(exported: Exported, target: Target) -> Promotion:
             NATIVE: exported.native,
             SENDS: sorted(exported.sends),
             "sla": exported.sla,
+            "confirmed": exported.confirmed,
         },
     )
 

@@ -86,6 +86,7 @@ class Exported:
     trial: int
     candidate: Candidate
     sla: str
+    confirmed: bool
     release: Release
     brings: Contents
     found: Contents
@@ -113,6 +114,7 @@ def export_release(
         trial=chosen.number,
         candidate=chosen.candidate,
         sla=str(told["sla"]),
+        confirmed=bool(told["confirmed"]),
         release=release,
         brings=Contents.of({name: out / name for name in release.names}),
         found=found_by(stored.study),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -168,10 +168,16 @@ class _Asked:
             f" {proposal.model} at {proposal.target}"
         )
         Console.plain(proposal.diff.rstrip())
-        sla = proposal.detail.get("sla")
-        if sla not in (None, Outcome.MEETS):
-            words = "misses" if sla == Outcome.MISSES else "may miss"
-            Console.note(f"note: trial {proposal.trial} {words} the study's SLA", style="yellow")
+        for note in _doubts(proposal):
+            Console.note(f"note: trial {proposal.trial} {note}", style="yellow")
+
+
+def _doubts(proposal: Promotion) -> Iterator[str]:
+    sla = proposal.detail.get("sla", Outcome.MEETS)
+    if sla != Outcome.MEETS:
+        yield "misses the study's SLA" if sla == Outcome.MISSES else "may miss the study's SLA"
+    if not proposal.detail.get("confirmed", True):
+        yield "was not measured again from its exported files"
 
 
 def someone_there() -> bool:

@@ -68,6 +68,7 @@ def test_a_trial_is_promoted_told_of_and_rolled_back(run: Run, repository: Path)
     done = run("promote", "ocr", "--trial", 1, "--target", repository, "--yes", "--why", "faster")
     assert "+max_batch_size: 4" in done.stdout
     assert f"promotion 1 of ocr is in service at {repository}" in done.stdout
+    assert "trial 1 was not measured again from its exported files" in done.stderr
     assert batch(repository) == 4
 
     told = run("history", "ocr", "--diff").stdout
