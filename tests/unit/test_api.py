@@ -8,11 +8,13 @@ import math
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from autotune.core.access import Role
 from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.promotions import PromotionState
 from dashboards.api.answers import FiniteJson
@@ -310,3 +312,58 @@ def test_the_description_asks_for_a_token(api: TestClient) -> None:
 
 def test_who_asks_is_told(api: TestClient) -> None:
     assert got(api, "me") == {"name": "local", "role": "operate"}
+
+
+READS = [
+    "studies",
+    "studies/1",
+    "studies/1/trials",
+    "studies/1/trials/5",
+    "studies/1/trials/5/config",
+    "studies/1/trials/5/repository.zip",
+    "studies/1/report.html",
+    "jobs",
+    "jobs/1",
+    "leases",
+    "schedules",
+    "schedules/nightly",
+    "schedules/nightly/runs",
+    "runs/1",
+    "promotions",
+    "promotions/1",
+    "models",
+    "models/linear/history",
+    "audit",
+    "notices",
+]
+WRITES = [
+    "jobs/1/cancel",
+    "schedules/nightly/pause",
+    "schedules/nightly/run",
+    "promotions/1/approve",
+    "promotions/1/reject",
+    "models/linear/rollback",
+]
+
+
+def test_a_database_that_is_lost_meanwhile_is_503_to_all_and_where_it_was_stays_here(
+    tmp_path: Path,
+) -> None:
+    service = Service.in_folder(tmp_path)
+    service.all_of_it()
+    asking = client(
+        service.app(), service.token("ops", Role.OPERATE), base_url=f"http://localhost{PREFIX}/"
+    )
+    for part in tmp_path.glob("autotune.db*"):
+        part.write_bytes(b"no database" * 1000)
+    answers = [asking.get(path) for path in READS]
+    answers += [asking.post(path, json={}) for path in WRITES]
+    assert {answer.status_code for answer in answers} == {503}
+    assert str(tmp_path) not in "".join(answer.text for answer in answers)
+
+
+def test_every_route_that_reads_is_among_those(api: TestClient) -> None:
+    described = got(api, "openapi.json")["paths"]
+    reading = {path for path, how in described.items() if "get" in how}
+    elsewhere = {"/me", "/studies/{study_id}/trials/{number}/config.pbtxt"}
+    assert len(reading) == len(READS) + len(elsewhere)
