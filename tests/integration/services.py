@@ -57,13 +57,22 @@ class Service:
         assert status == 200, text
         return json.loads(text)
 
+    def post(self, path: str, body: Any = None) -> Any:
+        status, text = self.ask("POST", f"/api/v1{path}", body)
+        assert status in (201, 202), text
+        return json.loads(text)
+
     def submit(self, study: Path) -> int:
         """The job's number of a study file's study, whose paths lie below the service's root."""
-        definition = json.loads(study.read_text())
-        status, text = self.ask("POST", "/api/v1/studies", {"definition": definition})
-        assert status == 202, text
-        number: int = json.loads(text)["job"]["id"]
+        asked = self.post("/studies", {"definition": json.loads(study.read_text())})
+        number: int = asked["job"]["id"]
         return number
+
+    def done(self, accepted: dict[str, Any]) -> dict[str, Any]:
+        """The job that a request was answered with, when it has been done."""
+        job = self.until(accepted["job"]["id"], lambda job: job["ended_at"] is not None)
+        assert job["state"] == "done", job
+        return job
 
     def job(self, number: int) -> dict[str, Any]:
         found: dict[str, Any] = self.get(f"/jobs/{number}")
@@ -78,5 +87,5 @@ class Service:
             found.update(self.job(number))
             return condition(found)
 
-        self.running.until(look, 90.0, f"job {number} is not as wanted")
+        self.running.until(look, 180.0, f"job {number} is not as wanted")
         return found

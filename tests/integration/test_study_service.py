@@ -1,7 +1,8 @@
-"""A study that the service runs outlives the services that run it."""
+"""What the service has done: studies that outlive it, nights, promotions."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,6 +63,27 @@ def test_a_study_outlives_the_services_that_are_killed_or_stopped_while_it_measu
     assert shown["study"]["id"] == job["study_id"]
     assert [trial["state"] for trial in shown["trials"]] == ["ok", "ok", "ok"]
     assert first_trial_of(shown) == kept
+
+
+def test_a_night_a_promotion_and_its_rollback_are_jobs_too(cli: Tool) -> None:
+    definition = json.loads(cli.study().read_text())
+    served = cli.folder / "serving"
+    (served / "linear").mkdir(parents=True)
+    with next_turn():
+        service = Service.start(cli)
+        service.post("/schedules", {"name": "n", "definition": definition, "cron": "0 2 * * *"})
+        night = service.done(service.post("/schedules/n/run"))
+        run = service.get("/schedules/n")["last"]
+        assert (run["state"], run["job_id"], run["study_id"]) == ("done", 1, night["study_id"])
+        proposal = service.post(
+            "/promotions", {"study": night["study_id"], "target": {"repository": "serving"}}
+        )
+        service.done(service.post(f"/promotions/{proposal['id']}/approve"))
+        assert (served / "linear" / "config.pbtxt").is_file()
+        service.done(service.post("/models/linear/rollback", {"why": "a test"}))
+        assert not (served / "linear" / "config.pbtxt").exists()
+        service.running.tell(signal.SIGTERM).expect(0)
+        service.running.assert_nothing_left()
 
 
 def first_trial(service: Service) -> Any:
