@@ -28,7 +28,7 @@ from autotune.core.errors import InputRefused, StoreFailed
 from dashboards.web.identity import NotAllowed, asked_by
 from dashboards.web.operators import ACTING, for_operators
 from dashboards.web.sessions import COOKIE, LASTS_S, SECURE_COOKIE, Sessions
-from tests.service_app import KEY, Service, client, listening, unsafe_routes
+from tests.service_app import KEY, Service, apart, client, listening, unsafe_routes
 
 HERE = "http://localhost:8080"
 SIDE_DOORS = {("POST", "/login"), ("POST", "/logout"), ("POST", "/_dash-update-component")}
@@ -559,6 +559,21 @@ def test_a_proxy_that_was_named_is_believed(app: FastAPI, tokens: SimpleNamespac
             answer = asking.post("/login", data={"token": tokens.view}, headers=said)
         assert ("Secure" in answer.headers["set-cookie"]) is secure
         assert told[0]["client"] == ("10.9.9.9" if secure else "192.0.2.2")
+
+
+def test_behind_a_proxy_the_service_does_not_begin_without_a_token(
+    bare: Service, tmp_path: Path
+) -> None:
+    asked = serving.Asked(db=bare.settings.database, root=bare.root, port=0, proxies=("127.0.0.1",))
+    with apart(tmp_path), pytest.raises(InputRefused, match="no token is there"):
+        serving.serve(asked)
+
+
+@pytest.mark.parametrize("named", ["*", "proxy.example.com", "127.0.0.1:80", ""])
+def test_a_proxy_is_named_by_its_address(bare: Service, tmp_path: Path, named: str) -> None:
+    asked = serving.Asked(db=bare.settings.database, root=bare.root, port=0, proxies=(named,))
+    with apart(tmp_path), pytest.raises(InputRefused, match="named by its address"):
+        serving.serve(asked)
 
 
 # --------------------------------------------------------------------------------------- how much
