@@ -18,6 +18,8 @@ from storage.opening import WRITING, is_current, open_engine, parse_url, shown
 from storage.schema import Base
 
 _LARGEST_ID = 2**31 - 1
+_TURN = 0x6175746F6A
+"""What the advisory lock is named by: "autoj"."""
 _Row = TypeVar("_Row", bound=Base)
 
 
@@ -50,6 +52,12 @@ class Database:
         """One transaction: all of it, or nothing."""
         with translated(self.where), Session(self.writing) as session, session.begin():
             yield session
+
+    def one_at_a_time(self, session: Session) -> None:
+        """Whoever calls this waits for the others that did, until their transactions have ended. On
+        SQLite every writer does."""
+        if self.writing.dialect.name == "postgresql":
+            session.execute(select(func.pg_advisory_xact_lock(_TURN)))
 
     def common_now(self, session: Session) -> float:
         """By a clock that all who use the database share, once the transaction has what it waited

@@ -18,8 +18,8 @@ _NO_DEVICE = "job:"
 
 
 class SqlJobStore:
-    """Two workers that reach for one job meet at its row, those that reach for one device at the
-    primary key of the leases."""
+    """Workers claim one after the other: each would else hold what the other waits for. Whoever
+    ends or keeps a job meets them at its row; the key of the leases gives a device to one."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -63,6 +63,7 @@ class SqlJobStore:
 
     def claim(self, owner: str, *, ttl_s: float, measuring: bool) -> Job | None:
         with self._database.write() as session:
+            self._database.one_at_a_time(session)
             now = self._database.common_now(session)
             _put_back_abandoned(session, now)
             held = set(session.scalars(select(LeaseRow.device)))

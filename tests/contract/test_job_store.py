@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -349,6 +349,30 @@ def test_threads_that_claim_at_once_never_hold_one_device_twice(
         for worker in workers:
             worker.result(timeout=60)
     assert sorted(done) == submitted
+
+
+def test_workers_that_reach_for_several_devices_and_die_do_not_block_each_other(where: str) -> None:
+    wanted = (("a",), ("b",), ("c",), ("a", "b"), ("b", "c"))
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(ServiceStore(where))).jobs for _ in range(8)]
+        submitted = [_submitted(stores[0], *wanted[number % 5]) for number in range(20)]
+        died: set[int] = set()
+
+        def work(store: JobStore, owner: str) -> None:
+            while store.jobs(states=[JobState.QUEUED, JobState.RUNNING], limit=1):
+                job = store.claim(owner, ttl_s=0.2, measuring=True)
+                if job is not None and job.id % 4 == 0 and job.id not in died:
+                    died.add(job.id)
+                elif job is not None:
+                    store.end(job.id, owner, JobState.DONE)
+
+        with ThreadPoolExecutor(8) as pool:
+            workers = [pool.submit(work, store, f"w{n}") for n, store in enumerate(stores)]
+            for worker in workers:
+                worker.result(timeout=60)
+        ended = [job.id for job in stores[0].jobs(limit=1000) if job.state.ended]
+    assert sorted(ended) == submitted
+    assert died
 
 
 def test_many_threads_that_reach_for_one_expired_lease_give_it_to_one(
