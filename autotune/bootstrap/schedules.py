@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from autotune.adapters.scheduling import next_due, trigger
@@ -16,6 +15,7 @@ from autotune.bootstrap.jobs import devices_of
 from autotune.core.errors import Conflict, InputRefused, NotFound
 from autotune.core.jobs import Job, JobState
 from autotune.core.schedules import NightRun, RunState, Schedule, ScheduleState
+from autotune.retune.nightly import challenge_s
 from autotune.service_ports import ScheduleView
 from autotune.studyfile import read_definition
 from storage.service import ServiceStore
@@ -189,13 +189,23 @@ def _refuse_name(name: str) -> None:
         )
 
 
-def not_here(schedule: Schedule) -> Sequence[Path]:
-    """The files of its study's model and the repository of its target that this machine lacks."""
-    model = read_definition(schedule.definition).model
-    named = [model.repository, model.onnx]
-    if schedule.target is not None:
-        named.append(schedule.target.repository)
-    return [path for path in named if path is not None and not path.exists()]
+def doubts(schedule: Schedule) -> Sequence[str]:
+    """What would keep its runs from coming to an answer, as things are on this machine now."""
+    study = read_definition(schedule.definition)
+    target = None if schedule.target is None else schedule.target.repository
+    needed = (study.model.repository, study.model.onnx, target)
+    told = [
+        f"not here now, and needed when it is due: {path}"
+        for path in needed
+        if path is not None and not path.exists()
+    ]
+    window, challenge = schedule.window_minutes, challenge_s(study) / 60
+    if window is not None and window < 2 * challenge:
+        told.append(
+            f"a window of {window:g} minutes leaves hardly any time for a search: to weigh its"
+            f" pick against the champion alone takes about {challenge:.1f}"
+        )
+    return told
 
 
 def _in_words(schedule: Schedule) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import click
 from rich.table import Table
 
-from autotune.bootstrap.schedules import Schedules, not_here
+from autotune.bootstrap.schedules import Schedules, doubts
 from autotune.bootstrap.service import local_user, open_service
 from autotune.cli.console import Console
 from autotune.cli.nightly import came_to, night_json, run_nights
@@ -110,8 +110,8 @@ def add(name: str, study: Path, db: str, as_json: bool, **options: Any) -> None:
         Console.document(schedule_json(view))
         return
     Console.plain(f"schedule {name} is due next at {_next(view)}")
-    for missing in not_here(view.schedule):
-        Console.note(f"not here now, and needed when it is due: {missing}", style="yellow")
+    for doubt in doubts(view.schedule):
+        Console.note(doubt, style="yellow")
     Console.note(
         f"{study.name} is kept as it is now: to change it, remove the schedule and add it again\n"
         "autotune serve runs what is due; without it, see docs/nightly.md",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bootstrap.schedules import WINDOW_OVER, Schedules, begin_run, not_here
+from autotune.bootstrap.schedules import WINDOW_OVER, Schedules, begin_run, doubts
 from autotune.core.errors import Conflict, InputRefused, NotFound
 from autotune.core.jobs import JobKind, JobState
 from autotune.core.promotions import Target
@@ -306,10 +306,23 @@ def test_what_a_night_will_need_and_is_not_there_is_named(tmp_path: Path) -> Non
     onnx, target = tmp_path / "model.onnx", Target(repository=tmp_path / "models")
     definition = {**NIGHTLY.definition, "model": {**model, "onnx": str(onnx)}}
     schedule = replace(NIGHTLY, definition=definition, target=target)
-    assert not_here(schedule) == [onnx, tmp_path / "models"]
+    assert [words.rpartition(" ")[2] for words in doubts(schedule)] == [
+        str(onnx),
+        str(tmp_path / "models"),
+    ]
     onnx.touch()
     (tmp_path / "models").mkdir()
-    assert not_here(schedule) == []
+    assert doubts(schedule) == []
+
+
+def test_a_window_in_which_nothing_can_be_found_is_told_of(tmp_path: Path) -> None:
+    onnx = tmp_path / "model.onnx"
+    onnx.touch()
+    model = {**NIGHTLY.definition["model"], "onnx": str(onnx)}
+    schedule = replace(NIGHTLY, definition={**NIGHTLY.definition, "model": model})
+    assert doubts(schedule) == []
+    (doubt,) = doubts(replace(schedule, window_minutes=1.5))
+    assert doubt.startswith("a window of 1.5 minutes leaves hardly any time")
 
 
 def test_a_removed_schedule_keeps_its_runs(desk: Schedules) -> None:
