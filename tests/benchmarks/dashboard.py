@@ -6,9 +6,10 @@ headless Chromium.
 Each round of a study is a browser without a cache: its first paint, until the plot stands, until
 the table has rows; then, on that page, other axes, a standing switched off, a zoom, a filter of the
 table, each until the page shows it. ``cold`` is the service's first reading of the study, after a
-start; the rest are medians over the rounds. At the end: the service's memory before and after so
-many polls of the last study's page (one every 2 s: 1800 are an hour). Chromium, the service and the
-database share this machine. Never passes or fails.
+start; the rest are medians over the rounds. Of the plot also the processor time that the page's
+main thread and the service took for it, which other work on the machine changes less. At the end:
+the service's memory before and after so many polls of the last study's page (one every 2 s: 1800
+are an hour). Chromium, the service and the database share this machine. Never passes or fails.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, CDPSession, Page, Request, sync_playwright
 
 from autotune.core.records import StudyState
 from tests.many_trials import many_trials, store_study
@@ -39,7 +40,17 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-STEPS = ("first paint", "plot", "table", "axis", "standing", "zoom", "filter")
+STEPS = (
+    "first paint",
+    "plot",
+    "plot: page's CPU",
+    "plot: service's CPU",
+    "table",
+    "axis",
+    "standing",
+    "zoom",
+    "filter",
+)
 _UNTIL = """([act, wanted]) => new Promise((done) => {
   const check = new Function("return " + wanted);
   const began = performance.now();
@@ -57,7 +68,8 @@ def main() -> None:
     parser.add_argument("--polls", type=int, default=1800)
     asked = parser.parse_args()
     head = " | ".join(f"{step} s" for step in STEPS)
-    sys.stdout.write(f"| trials | state | cold: plot s | {head} |\n|{'---|' * (len(STEPS) + 3)}\n")
+    sys.stdout.write(f"| trials | state | cold: plot s | service's CPU s | {head} |\n")
+    sys.stdout.write(f"|{'---|' * (len(STEPS) + 4)}\n")
     with tempfile.TemporaryDirectory(prefix="autotune-dashboard-") as folder:
         where = str(Path(folder) / "studies.db")
         studies = list(_stored(where, asked.trials))
@@ -65,7 +77,7 @@ def main() -> None:
             for study_id, count, state in studies:
                 with served_apart(where, Path(folder)) as (address, process):
                     url = f"{address}/study/{study_id}"
-                    _tell(chromium, url, count, state, asked.rounds)
+                    _tell(chromium, url, process, f"{count:,} | {state}", asked.rounds)
                     if study_id == studies[-1][0]:
                         _poll(chromium, url, process, asked.polls)
 
@@ -87,12 +99,13 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-def _tell(chromium: Browser, url: str, count: int, state: StudyState, rounds: int) -> None:
-    cold = _visit(chromium, url)
-    found = [_visit(chromium, url) for _ in range(rounds)]
+def _tell(chromium: Browser, url: str, process: int, named: str, rounds: int) -> None:
+    cold = _visit(chromium, url, process)
+    found = [_visit(chromium, url, process) for _ in range(rounds)]
     cells = [median(each[step] for each in found) for step in STEPS]
     words = " | ".join(f"{cell:.2f}" for cell in cells)
-    sys.stdout.write(f"| {count:,} | {state} | {cold['plot']:.2f} | {words} |\n")
+    firsts = f"{cold['plot']:.2f} | {cold[STEPS[3]]:.2f}"
+    sys.stdout.write(f"| {named} | {firsts} | {words} |\n")
     sys.stdout.flush()
 
 
@@ -121,22 +134,36 @@ def _memory_mb(process: int) -> float:
     return float(psutil.Process(process).memory_info().rss) / 1e6
 
 
-def _visit(chromium: Browser, url: str) -> Mapping[str, float]:
+def _visit(chromium: Browser, url: str, process: int) -> Mapping[str, float]:
     """Seconds of each of `STEPS`; those that come with the page count from its navigation."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
+    session = context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before = _cpu_s(process)
     page.goto(url)
     page.wait_for_selector("#cloud .points path", timeout=60_000)
-    plot = _now(page)
+    plot, service, main_thread = _now(page), _cpu_s(process) - before, _task_s(session)
     page.wait_for_selector("#trials .ag-row", state="attached", timeout=60_000)
     table = _now(page)
     painted = page.evaluate(
         "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"
     )
     page.wait_for_timeout(1500)
-    seconds = {"first paint": painted, "plot": plot, "table": table, **_acts(page)}
+    seconds = dict(zip(STEPS, (painted, plot, main_thread, service, table), strict=False))
+    seconds |= _acts(page)
     context.close()
     return seconds
+
+
+def _cpu_s(process: int) -> float:
+    used = psutil.Process(process).cpu_times()
+    return float(used.user + used.system)
+
+
+def _task_s(session: CDPSession) -> float:
+    told = session.send("Performance.getMetrics")["metrics"]
+    return float(next(each["value"] for each in told if each["name"] == "TaskDuration"))
 
 
 def _now(page: Page) -> float:
