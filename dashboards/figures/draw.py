@@ -6,6 +6,7 @@ Trace colours read on both. Every text that Plotly draws is escaped: it takes a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, TypeAlias
@@ -46,6 +47,12 @@ MARKS: dict[Standing, tuple[str, str]] = {
 
 DEFAULT_COLOUR, PICK_COLOUR, LIMIT_COLOUR = "#8b93a1", "#3b7dd8", "#cf4b4b"
 _QUEUE, _INPUT, _INFER, _OUTPUT, _OUTSIDE = "#d8a13b", "#8fb8e8", "#3b7dd8", "#1d4f91", "#8b93a1"
+
+
+def trace_id(words: str) -> str:
+    """Plotly makes a selector of a trace's ``uid`` when the plot goes: with a space or a sign in it
+    that fails, and the page with it."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", words)
 
 
 def axis_title(metric: str) -> str:

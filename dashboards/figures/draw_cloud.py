@@ -23,6 +23,7 @@ from dashboards.figures.draw import (
     layout,
     limit_lines,
     scale,
+    trace_id,
 )
 
 FEW_BARS = 150
@@ -90,7 +91,7 @@ def _standing(found: Cloud, standing: Standing, *, bars: bool) -> dict[str, Any]
         lines,
         found,
         f"{standing} ({found.counts[standing]:,})",
-        uid=str(standing),
+        uid=trace_id(standing),
         mode="markers",
         marker={
             "symbol": symbol,
@@ -129,7 +130,7 @@ def _mark(line: TrialLine, found: Cloud, words: str, colour: str) -> dict[str, A
         [line],
         found,
         words,
-        uid=f"mark-{words}",
+        uid=trace_id(f"mark-{words}"),
         mode="markers+text",
         text=[f"<b>{words}</b>"],
         textposition="top center",

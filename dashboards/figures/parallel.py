@@ -15,7 +15,7 @@ from typing import Any
 from autotune.core.explain import shown
 from autotune.service_ports import TrialLine
 from dashboards.figures.data import label, wide
-from dashboards.figures.draw import MARKS, PICK_COLOUR, Figure, layout
+from dashboards.figures.draw import MARKS, PICK_COLOUR, Figure, layout, trace_id
 from dashboards.figures.effects import in_order, value_words, varied
 
 MOST_LINES = 300
@@ -148,7 +148,7 @@ def _trace(
         "type": "scatter",
         "mode": "lines",
         "name": name,
-        "uid": f"p-{name}",
+        "uid": trace_id(f"p-{name}"),
         "x": x,
         "y": y,
         "customdata": number,

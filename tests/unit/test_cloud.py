@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from autotune.core.intervals import Interval
@@ -10,6 +12,7 @@ from autotune.core.standing import Standing
 from autotune.core.study import Objective
 from autotune.service_ports import TrialLine
 from dashboards.figures.cloud import Cloud, cloud, known_metrics
+from dashboards.figures.draw import trace_id
 from dashboards.figures.draw_cloud import FEW_BARS, draw_cloud
 from search_spaces.candidate import Candidate
 
@@ -105,10 +108,20 @@ def test_few_points_have_their_intervals_and_of_many_only_the_front_has() -> Non
 
 def test_standings_are_told_apart_by_symbol_and_by_colour() -> None:
     lines = [line(n, n + 1, 5, standing=s) for n, s in enumerate(Standing)]
-    traces = [t for t in draw_cloud(drawn(lines))["data"] if t.get("uid") in set(Standing)]
+    known = {trace_id(standing) for standing in Standing}
+    traces = [t for t in draw_cloud(drawn(lines))["data"] if t.get("uid") in known]
     looks = {(trace["marker"]["symbol"], trace["marker"]["color"]) for trace in traces}
     assert len(looks) == len(Standing)
     assert len({symbol for symbol, _ in looks}) == len(Standing)
+
+
+@pytest.mark.parametrize("pick", [0, 3])
+def test_a_traces_id_can_stand_in_a_selector(pick: int) -> None:
+    """Plotly makes one of it when the plot is left."""
+    lines = [line(n, n + 1, 5, standing=s) for n, s in enumerate(Standing)]
+    ids = [trace["uid"] for trace in draw_cloud(drawn(lines, pick=pick))["data"] if "uid" in trace]
+    assert len(set(ids)) == len(ids) > len(Standing)
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", one) for one in ids)
 
 
 def test_the_sla_is_drawn_on_the_axis_that_it_limits() -> None:
