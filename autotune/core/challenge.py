@@ -5,7 +5,8 @@ It does for one of three grounds, each of them enough:
 - *better*: a metric of the paired runs is better by the margin at least, its interval clear of
   zero, and none is worse;
 - *cheaper*: it takes fewer instances, or as many and less memory, by the margin at least, and no
-  metric of the paired runs is worse;
+  metric of the paired runs is worse; that it may be, where the cheapest that meets the SLA is what
+  was asked for;
 - *sla*: the champion misses the SLA beyond doubt, and the challenger meets it.
 
 Whatever the ground, it must meet the SLA beyond doubt, in the paired runs too, and have been
@@ -53,22 +54,23 @@ class Verdict:
         return {"promoted": self.promoted, "ground": ground, "reasons": list(self.reasons)}
 
 
-def judge_challenge(
+def judge_challenge(  # noqa: PLR0913 - the two, their runs, and the rules
     champion: Judged | None,
     challenger: Judged,
     comparisons: Sequence[Comparison],
     *,
     margin: float,
     sla: Sla,
+    cheapest: bool = False,
 ) -> Verdict:
     """``comparisons`` are of the two, from interleaved runs. ``champion`` None: it failed under
-    load, and nothing is known of it but that."""
+    load, and nothing is known of it but that. ``cheapest``: the study picks the cheapest."""
     turned = [each if each.second == challenger.number else each.turned() for each in comparisons]
     told = (*map(_words, turned), *_cost_words(champion, challenger))
     against = _against(challenger, sla)
     if against:
         return Verdict(ground=None, reasons=(against, *told))
-    found = _ground(champion, challenger, turned, margin, sla)
+    found = _ground(champion, challenger, turned, margin, sla, cheapest=cheapest)
     if found is None:
         return Verdict(ground=None, reasons=(_why_not(turned, margin), *told))
     ground, why = found
@@ -87,25 +89,26 @@ def _against(challenger: Judged, sla: Sla) -> str:
     return ""
 
 
-def _ground(
+def _ground(  # noqa: PLR0913 - the same
     champion: Judged | None,
     challenger: Judged,
     comparisons: Sequence[Comparison],
     margin: float,
     sla: Sla,
+    *,
+    cheapest: bool,
 ) -> tuple[Ground, str] | None:
     if champion is None:
         return Ground.SLA, "the champion fails under load, and the challenger meets the SLA"
     if _misses(champion, sla):
         return Ground.SLA, "the champion misses the SLA beyond doubt, and the challenger meets it"
-    if any(each.relation is Relation.WORSE for each in comparisons):
-        return None
+    worse = any(each.relation is Relation.WORSE for each in comparisons)
     better = [each for each in comparisons if _better_by(each) >= margin and _better(each)]
-    if better:
+    if better and not worse:
         most = max(better, key=_better_by)
         return Ground.BETTER, f"{_words(most)}: better by the margin of {margin:.0%} at least"
     saved, words = _cheaper_by(champion, challenger)
-    if comparisons and saved > 0 and saved >= margin:
+    if comparisons and saved > 0 and saved >= margin and (cheapest or not worse):
         return Ground.CHEAPER, f"{words}: cheaper by the margin of {margin:.0%} at least"
     return None
 

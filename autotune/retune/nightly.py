@@ -25,7 +25,7 @@ from autotune.core.plain import finite
 from autotune.core.promotions import Promotion, PromotionState
 from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule
 from autotune.core.sla import Outcome as Kept
-from autotune.core.study import Study
+from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import Clock
 from autotune.retune import telling
@@ -257,7 +257,12 @@ class Night:
             raise LoadFailed(f"trial {pick} of study {tonight.study_id} is not believed any more")
         champion = judge_trial(first, study.sla)
         verdict = judge_challenge(
-            champion, challenger, runs, margin=self.schedule.margin, sla=study.sla
+            champion,
+            challenger,
+            runs,
+            margin=self.schedule.margin,
+            sla=study.sla,
+            cheapest=study.pick is PickRule.CHEAPEST,
         )
         self._add(
             challenger=telling.told_of(trial, challenger, study.sla),

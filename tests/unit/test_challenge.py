@@ -187,3 +187,17 @@ def test_a_verdict_is_plain_data() -> None:
     plain = verdict(compared(-0.12)).to_json()
     assert (plain["promoted"], plain["ground"]) == (True, "better")
     assert replace(verdict(compared()), reasons=("x",)).to_json()["ground"] is None
+
+
+def test_where_the_cheapest_is_asked_for_a_cheaper_one_may_be_slower() -> None:
+    slower, champion = compared(0.3, -0.4), judged(0, instances=2)
+
+    def found(challenger: Judged, *, cheapest: bool) -> Verdict:
+        return judge_challenge(
+            champion, challenger, slower, margin=0.05, sla=SLA, cheapest=cheapest
+        )
+
+    assert found(judged(3), cheapest=True).ground is Ground.CHEAPER
+    assert not found(judged(3), cheapest=False).promoted
+    assert not found(judged(3, p95=200.0), cheapest=True).promoted
+    assert not found(judged(3, instances=2), cheapest=True).promoted

@@ -27,7 +27,7 @@ from autotune.core.notices import Event
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.core.records import CUT, HELD, StudyRecord, StudyState
 from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule
-from autotune.core.study import Study
+from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState
 from autotune.retune.nightly import (
     Night,
@@ -390,10 +390,17 @@ def test_a_challenger_that_wins_is_told_of(bench: Bench) -> None:
 
 
 def test_a_challenger_that_loses_changes_nothing(bench: Bench) -> None:
-    ended = bench.carry_out(FakeWork(CHALLENGED, comparisons=faster(0.2)), Policy.AUTO)
+    as_dear = [CHALLENGED[0], trial(1, Candidate({"instances": 2, "max_batch_size": 4}), 41.0)]
+    ended = bench.carry_out(FakeWork(as_dear, comparisons=faster(0.2)), Policy.AUTO)
     assert ended.outcome is Outcome.HOLDS
     assert "worse: p95 +20.0%" in ended.reason
     assert bench.told == []
+
+
+def test_where_the_cheapest_is_asked_for_a_slower_one_that_is_cheaper_wins(bench: Bench) -> None:
+    assert STUDY.pick is PickRule.CHEAPEST
+    ended = bench.carry_out(FakeWork(CHALLENGED, comparisons=faster(0.2)), Policy.AUTO)
+    assert ended.outcome is Outcome.PROMOTED
 
 
 def test_a_challenger_that_cannot_be_compared_changes_nothing(bench: Bench) -> None:

@@ -136,7 +136,7 @@ def test_what_is_ruled_out_is_told_with_the_answer(bench: Any) -> None:
     answer = run(b)
     told = "trial 2 ran out of memory; trials 3, 4 and 5 were not loaded, for want of memory"
     assert told in answer.decision.reasons
-    assert "measured or ruled out" in answer.stopped_because
+    assert "tried or ruled out" in answer.stopped_because
     stored = b.store.decision(b.study_id)
     assert stored is not None
     assert told in stored.detail["reasons"]
@@ -208,7 +208,7 @@ def test_objectives_that_cannot_be_had_here_are_told_once(bench: Any) -> None:
     answer = run(b)
     (told,) = [w for w in answer.warnings if "energy_j_per_1000" in w]
     assert told == (
-        "the objective energy_j_per_1000 is unknown of trial 0: it plays no part unless another"
-        " trial knows it"
+        "the objective energy_j_per_1000 is unknown of trial 0, and of every other: it plays no"
+        " part"
     )
     assert "not compared, since unknown: energy_j_per_1000" in answer.decision.reasons
