@@ -390,7 +390,7 @@ def test_a_challenger_that_wins_is_told_of(bench: Bench) -> None:
 
 
 def test_a_challenger_that_loses_changes_nothing(bench: Bench) -> None:
-    as_dear = [CHALLENGED[0], trial(1, Candidate({"instances": 2, "max_batch_size": 4}), 41.0)]
+    as_dear = [CHALLENGED[0], trial(1, Candidate({"instances": 2, "max_batch_size": 4}), 20.0)]
     ended = bench.carry_out(FakeWork(as_dear, comparisons=faster(0.2)), Policy.AUTO)
     assert ended.outcome is Outcome.HOLDS
     assert "worse: p95 +20.0%" in ended.reason
