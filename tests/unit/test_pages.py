@@ -96,6 +96,8 @@ def test_a_trial_without_measurements_says_why(desks: Desks) -> None:
     page = of_trial(desks, 14)
     assert "It failed: ran out of memory" in page
     assert "It has no measurement." in page
+    assert "How its requests fared" not in page
+    assert "Against the pick" not in page
 
 
 def test_a_trial_of_a_study_that_runs_is_not_called_beaten(desks: Desks) -> None:

@@ -97,6 +97,10 @@ def stamp(seen: parts.Seen) -> str:
 
 
 def _plots(seen: parts.Seen) -> list[Component]:
+    """Nothing of a trial that was never measured, and never will be."""
+    over = seen.outline.record.state is not StudyState.RUNNING
+    if over and not seen.entry.trial.measurements:
+        return []
     return [
         cards.section(
             "How its requests fared",

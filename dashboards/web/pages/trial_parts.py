@@ -198,7 +198,9 @@ def links(seen: Seen) -> Component:
         ]
         + [
             dcc.Link("Compare …", href=compare, className="action"),
-            button("propose", f"{study_id}/{number}", "Propose for service …"),
+            None
+            if seen.entry.judged is None
+            else button("propose", f"{study_id}/{number}", "Propose for service …"),
         ],
         className="actions",
     )
@@ -293,7 +295,7 @@ def shown_or_share(metric: str, value: float) -> str:
 
 def _against(seen: Seen) -> Component | None:
     """Figures of the pick beside this trial's, with what is more than noise."""
-    if seen.pick is None or seen.is_pick:
+    if seen.pick is None or seen.is_pick or seen.entry.measurement is None:
         return None
     rows = versus(seen.pick, seen.entry, seen.outline)
     if not rows:
