@@ -127,6 +127,7 @@ OURS = (OTHER, ME)
         (f"users={OTHER} users.1={OTHER},{ME}", False, "0, 1"),
         (f"users={OTHER}", False, "0, 1"),
     ],
+    ids=["model apart", "not apart", "no model"],  # a process's id is none that all runners share
 )
 def test_where_models_run_apart_the_gpus_are_theirs_not_all_that_the_server_opened(
     nvml, told, apart, devices
