@@ -39,6 +39,7 @@ def shell(pages: Sequence[Page], title: str) -> Component:
                 className="bar",
             ),
             html.Div(id=PROBLEM, className="problem", **aria(live="assertive")),
+            html.Div(id="no-answer", className="no-answer", **aria(live="assertive")),
             html.Main(html.P("Loading …", className="quiet"), id=PAGE, tabIndex=-1),
             dcc.Store(id="title"),
             *acts.place(),

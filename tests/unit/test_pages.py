@@ -14,6 +14,7 @@ from dash.development.base_component import Component
 
 from autotune.core.access import Identity, Role
 from autotune.core.errors import InputRefused
+from autotune.core.jobs import JobState
 from autotune.core.promotions import PromotionState
 from autotune.service_ports import Desks
 from dashboards.web.identity import asked_by
@@ -135,7 +136,7 @@ def test_two_trials_that_were_run_in_turn_show_it_from_the_side_asked_for(desks:
 @pytest.mark.parametrize(
     ("shown", "next_step"),
     [
-        (lambda d: jobs.listed((d.jobs.jobs(), d.jobs.leases())), "POST /api/v1/studies"),
+        (lambda d: jobs.listed(jobs.read(d)), "POST /api/v1/studies"),
         (lambda d: schedules.listed(d.schedules.schedules()), "autotune schedule add"),
         (lambda d: models.listed(()), "autotune promote"),
         (lambda d: promotions.listed(d.promotions.promotions()), "autotune promote"),
@@ -147,6 +148,25 @@ def test_where_there_is_nothing_it_is_said_what_to_do(
     bare: Desks, shown: Any, next_step: str
 ) -> None:
     assert next_step in text(shown(bare))
+
+
+# --------------------------------------------------------------------------------------- jobs
+def test_the_jobs_page_says_what_came_of_what_ended_well(tmp_path: Path) -> None:
+    service = Service.in_folder(tmp_path)
+    study_id = service.finished_study("ocr")
+    store = service.store
+    job = service.queued_job("ocr")
+    store.jobs.claim("w", ttl_s=60, measuring=True)
+    store.jobs.set_study(job, study_id)
+    store.jobs.end(job, "w", JobState.DONE, exit_code=0)
+    assert "trial 5 is the pick" in text(jobs.listed(jobs.read(service.desks())))
+    store.trials.close()
+
+
+def test_a_device_says_for_which_job_it_is_held(desks: Desks) -> None:
+    page = text(jobs.listed(jobs.read(desks)))
+    assert "held for job 1, ocr-large" in page
+    assert "search: measuring" in page
 
 
 # ------------------------------------------------------------------------------ nights, promotions

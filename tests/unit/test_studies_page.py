@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from dash import html
 
@@ -9,7 +11,7 @@ from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.records import StudyRecord, StudyState
 from autotune.service_ports import StudySummary
 from dashboards.web.pages.studies import listed
-from dashboards.web.parts.progress import bar, progress_of
+from dashboards.web.parts.progress import bar, progress_of, seconds_left
 from dashboards.web.parts.tables import Sorted
 from dashboards.web.parts.words import count, duration, moment
 from tests.shown import links_of, parts_of, text_of
@@ -120,6 +122,24 @@ def test_progress_says_how_far_and_how_long() -> None:
     (told,) = parts_of(shown, html.Progress)
     assert (told.value, told.max) == ("3", "12")
     assert "3 of 12 · measuring · about 2 min 10 s left" in text_of(shown)
+
+
+@pytest.mark.parametrize(
+    ("job", "left"),
+    [
+        (a_job(stage="trial", seconds_left=130.0, at=1000.0), 80),
+        (a_job(stage="trial", seconds_left=40.0, at=1000.0), None),
+        (a_job(stage="finals", seconds_left=130.0, at=1000.0), None),
+        (replace(a_job(seconds_left=130.0, at=1000.0), state=JobState.DONE), None),
+        (a_job(stage="trial"), None),
+        (None, None),
+    ],
+    ids=["moves", "is over", "ends without an estimate", "has ended", "told none", "no job"],
+)
+def test_what_is_left_grows_less_and_is_left_out_where_it_does_not_count(
+    job: Job | None, left: float | None
+) -> None:
+    assert seconds_left(job, now=1050.0) == left
 
 
 def test_a_study_that_the_command_line_runs_is_told_by_its_trials() -> None:

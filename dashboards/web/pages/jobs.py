@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dash import Dash, dcc, html
@@ -10,10 +12,13 @@ from dash.development.base_component import Component
 
 from autotune.core.errors import InputRefused
 from autotune.core.jobs import Job, JobKind, JobState
-from autotune.service_ports import Desks
+from autotune.core.promotions import Promotion, PromotionState
+from autotune.core.records import StudyState
+from autotune.core.schedules import NightRun
+from autotune.service_ports import Desks, StudySummary
 from dashboards.web.parts import cards, live, notes
 from dashboards.web.parts.acts import Act, Question, button
-from dashboards.web.parts.progress import bar
+from dashboards.web.parts.progress import bar, seconds_left
 from dashboards.web.parts.states import badge
 from dashboards.web.parts.tables import Column, table
 from dashboards.web.parts.words import UNKNOWN, duration, when
@@ -21,7 +26,17 @@ from dashboards.web.routing import Asked, Page
 
 LATEST = 100
 _LONGEST = 600
-Found = tuple[Sequence[Job], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """``leases``: who holds which device; by the jobs' ids, ``came_of``: what those that ended well
+    came to, ``left``: the seconds that those that run still take."""
+
+    jobs: Sequence[Job]
+    leases: Mapping[str, str]
+    came_of: Mapping[int, str]
+    left: Mapping[int, float | None]
 
 
 def layout(_desks: Desks, _asked: Asked) -> Component:
@@ -29,15 +44,21 @@ def layout(_desks: Desks, _asked: Asked) -> Component:
 
 
 def register(dash_app: Dash, desks: Desks) -> None:
-    live.watch(dash_app, desks, "jobs", _read, listed)
+    live.watch(dash_app, desks, "jobs", read, listed)
 
 
-def _read(desks: Desks, _asked: Any) -> Found:
-    return desks.jobs.jobs(limit=LATEST), dict(desks.jobs.leases())
+def read(desks: Desks, _asked: Any = "") -> Found:
+    jobs = desks.jobs.jobs(limit=LATEST)
+    return Found(
+        jobs=jobs,
+        leases=dict(desks.jobs.leases()),
+        came_of=_came_to(desks, [job for job in jobs if job.state is JobState.DONE]),
+        left={job.id: seconds_left(job) for job in jobs if job.state is JobState.RUNNING},
+    )
 
 
 def listed(found: Found) -> list[Component]:
-    jobs, leases = found
+    jobs = found.jobs
     if not jobs:
         return [
             notes.empty(
@@ -50,14 +71,16 @@ def listed(found: Found) -> list[Component]:
     waiting = sorted((j for j in jobs if j.state is JobState.QUEUED), key=lambda j: j.id)
     ended = [job for job in jobs if job.state.ended]
     return [
-        cards.section("Running", _running(busy, waiting), name="running"),
+        cards.section("Running", _running(busy, waiting, found.left), name="running"),
         cards.section("Waiting", _waiting(waiting), name="waiting"),
-        cards.section("Ended", _ended(ended), name="ended"),
-        cards.section("Devices", _devices(leases), name="devices"),
+        cards.section("Ended", _ended(ended, found.came_of), name="ended"),
+        cards.section("Devices", _devices(found.leases, jobs), name="devices"),
     ]
 
 
-def _running(jobs: Sequence[Job], waiting: Sequence[Job]) -> Component:
+def _running(
+    jobs: Sequence[Job], waiting: Sequence[Job], left: Mapping[int, float | None]
+) -> Component:
     if not jobs:
         told = "The next one is begun within seconds." if waiting else "Nothing waits either."
         return notes.empty("No job is running.", told)
@@ -71,7 +94,7 @@ def _running(jobs: Sequence[Job], waiting: Sequence[Job]) -> Component:
     rows = [
         {
             "job": named(job),
-            "progress": progress(job),
+            "progress": progress(job, left[job.id]),
             "since": when(job.started_at),
             "by": job.created_by,
             "act": badge("cancelled")
@@ -83,13 +106,11 @@ def _running(jobs: Sequence[Job], waiting: Sequence[Job]) -> Component:
     return table("running", "Running jobs", columns, rows)
 
 
-def progress(job: Job) -> Component:
+def progress(job: Job, left_s: float | None) -> Component:
     """What it told last."""
     told = job.progress
-    text = " ".join(map(str, filter(None, (told.get("stage"), told.get("text"))))) or "begins"
-    left = told.get("seconds_left")
-    words = text if left is None else f"{text} · about {duration(left)} left"
-    return bar(told.get("trial"), told.get("of"), words)
+    text = ": ".join(map(str, filter(None, (told.get("stage"), told.get("text"))))) or "begins"
+    return bar(told.get("trial"), told.get("of"), text, left_s)
 
 
 def _waiting(jobs: Sequence[Job]) -> Component:
@@ -115,7 +136,7 @@ def _waiting(jobs: Sequence[Job]) -> Component:
     return table("waiting", "Waiting jobs", columns, rows)
 
 
-def _ended(jobs: Sequence[Job]) -> Component:
+def _ended(jobs: Sequence[Job], came_of: Mapping[int, str]) -> Component:
     if not jobs:
         return notes.empty("No job has ended yet.", "What it came to is told here.")
     columns = (
@@ -130,7 +151,7 @@ def _ended(jobs: Sequence[Job]) -> Component:
         {
             "job": named(job),
             "state": badge(job.state),
-            "why": _came_of(job),
+            "why": _came_of(job, came_of.get(job.id, "")),
             "ended": when(job.ended_at),
             "took": UNKNOWN
             if job.started_at is None or job.ended_at is None
@@ -142,20 +163,71 @@ def _ended(jobs: Sequence[Job]) -> Component:
     return table("ended", "Ended jobs", columns, rows)
 
 
-def _came_of(job: Job) -> Any:
+def _came_of(job: Job, otherwise: str) -> Any:
     tries = f" (begun {job.attempt} times)" if job.attempt > 1 else ""
-    if not job.reason:
-        return f"exit code {job.exit_code}{tries}" if job.exit_code else tries.strip() or UNKNOWN
-    if len(job.reason) <= _LONGEST and "\n" not in job.reason:
-        return job.reason + tries
-    first, *_ = job.reason.splitlines()
-    return html.Details([html.Summary(first[:200] + tries), html.Pre(job.reason, tabIndex=0)])
+    reason = job.reason or otherwise or (f"exit code {job.exit_code}" if job.exit_code else "")
+    if len(reason) <= _LONGEST and "\n" not in reason:
+        return (reason + tries).strip() or UNKNOWN
+    first, *_ = reason.splitlines()
+    return html.Details([html.Summary(first[:200] + tries), html.Pre(reason, tabIndex=0)])
 
 
-def _devices(leases: Mapping[str, str]) -> Component:
+def _came_to(desks: Desks, done: Sequence[Job]) -> Mapping[int, str]:
+    """What jobs that ended well, and say nothing of it themselves, are about has come to."""
+    kinds = {job.kind for job in done if not job.reason}
+    studies: dict[Any, str] = {}
+    nights: dict[Any, str] = {}
+    promotions: dict[Any, str] = {}
+    if JobKind.STUDY in kinds:
+        studies = {each.record.id: _study_words(each) for each in desks.studies.studies()}
+    if JobKind.NIGHTLY in kinds:
+        nights = {run.id: _night_words(run) for run in desks.schedules.runs(limit=LATEST)}
+    if kinds & {JobKind.PROMOTE, JobKind.ROLLBACK}:
+        found = desks.promotions.promotions(limit=LATEST)
+        promotions = {each.id: _promotion_words(each) for each in found}
+    by_kind: Mapping[JobKind, Callable[[Job], str | None]] = {
+        JobKind.STUDY: lambda job: studies.get(job.study_id),
+        JobKind.NIGHTLY: lambda job: nights.get(job.payload.get("run")),
+        JobKind.PROMOTE: lambda job: promotions.get(job.payload.get("promotion")),
+        JobKind.ROLLBACK: lambda job: promotions.get(job.payload.get("promotion")),
+    }
+    return {job.id: by_kind[job.kind](job) or "" for job in done}
+
+
+def _study_words(found: StudySummary) -> str:
+    if found.record.state is not StudyState.DONE:
+        return f"the study is {found.record.state}"
+    if found.best is None:
+        return "no trial could be judged"
+    if not found.best_meets:
+        return f"no candidate is known to meet the SLA; trial {found.best} comes nearest"
+    return (
+        "the configuration in service is the pick"
+        if found.best == 0
+        else (f"trial {found.best} is the pick")
+    )
+
+
+def _night_words(run: NightRun) -> str:
+    outcome = str(run.outcome or run.state).replace("_", " ")
+    return run.reason.splitlines()[0] if run.reason else outcome
+
+
+def _promotion_words(found: Promotion) -> str:
+    state = "in service" if found.state is PromotionState.DONE else str(found.state)
+    return f"promotion {found.id}: {state.replace('_', ' ')}"
+
+
+def _devices(leases: Mapping[str, str], jobs: Sequence[Job]) -> Component:
     if not leases:
         return html.P("No device is in use.", className="quiet")
-    return cards.facts([(device, f"held for {owner}") for device, owner in sorted(leases.items())])
+    titles = {str(job.id): f"job {job.id}, {job.title}" for job in jobs}
+    rows = []
+    for device, owner in sorted(leases.items()):
+        named = re.match(r"job (\d+)\b", owner)
+        whose = titles.get(named[1], named[0]) if named else "a worker"
+        rows.append((device, html.Span(f"held for {whose}", title=owner)))
+    return cards.facts(rows)
 
 
 # -------------------------------------------------------------------------------- what it is about

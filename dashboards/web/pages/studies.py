@@ -14,7 +14,7 @@ from autotune.service_ports import Desks, StudySummary
 from dashboards.figures.data import label
 from dashboards.web.parts import notes
 from dashboards.web.parts.callbacks import answers
-from dashboards.web.parts.progress import progress_of, running
+from dashboards.web.parts.progress import progress_of, running, seconds_left
 from dashboards.web.parts.states import badge
 from dashboards.web.parts.tables import Column, Sorted, table
 from dashboards.web.parts.words import UNKNOWN, count, duration, when
@@ -119,7 +119,14 @@ def register(dash_app: Dash, desks: Desks) -> None:
 def _stamp(found: Sequence[StudySummary]) -> str:
     """What is the same while nothing that is shown has changed."""
     seen = [
-        (s.record.id, s.record.state, s.record.trials, s.best, s.job and dict(s.job.progress))
+        (
+            s.record.id,
+            s.record.state,
+            s.record.trials,
+            s.best,
+            s.job and dict(s.job.progress),
+            seconds_left(s.job),
+        )
         for s in found
     ]
     return str(hash(repr(seen)))

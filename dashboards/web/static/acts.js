@@ -29,12 +29,16 @@
     event.target.closest("dialog").querySelector("[data-do]")?.click();
   });
   // A dialog that has just come is opened over the page: the keyboard stays within it, Escape
-  // closes it, and the button that asked for it has the focus again.
+  // closes it, and the button that asked for it has the focus again. The focus is in the first
+  // field (fields come a moment after the dialog), else on what leaves all as it is: never on the
+  // button that acts, which one more Enter would press before anything was read.
   new MutationObserver(() => {
-    const dialog = document.querySelector("dialog.act:not([data-seen])");
-    if (!dialog) return;
-    dialog.dataset.seen = "";
-    dialog.showModal();
-    (dialog.querySelector("input") || dialog.querySelector("button"))?.focus();
+    const dialog = document.querySelector("dialog.act");
+    if (!dialog || dialog.dataset.seen === "field") return;
+    const field = dialog.querySelector("input"), safe = dialog.querySelector("button:not([data-do])");
+    const fresh = !("seen" in dialog.dataset);
+    dialog.dataset.seen = field ? "field" : "";
+    if (fresh) dialog.showModal();
+    if (fresh || (field && document.activeElement === safe)) (field || safe)?.focus();
   }).observe(document, { childList: true, subtree: true });
 })();

@@ -1,6 +1,45 @@
 "use strict";
 // Functions that Dash calls in the browser, and what plain elements of the pages do.
 (() => {
+  // ------------------------------------------------------------------- whether the service answers
+  // What pages show is as old as the last answer. Dash itself says nothing of a question that fails.
+  const LATE_MS = 15000, SOON_MS = 500;  // the second: a page that is being left fails too
+  const ask = window.fetch.bind(window);
+  let answered = new Date(), doubt = 0;
+  const clock = (time) => time.toLocaleTimeString("en-GB");
+  const lost = () => {
+    const place = document.getElementById("no-answer");
+    if (!place || "lost" in document.documentElement.dataset) return;
+    document.documentElement.dataset.lost = "";
+    place.textContent = `The service gives no answer since ${clock(answered)}. What stands here is from before; it goes on by itself when the service does.`;
+  };
+  const found = () => {
+    answered = new Date();
+    clearTimeout(doubt);
+    doubt = 0;
+    if (!("lost" in document.documentElement.dataset)) return;
+    delete document.documentElement.dataset.lost;
+    document.getElementById("no-answer").textContent = "";
+  };
+  const doubted = (soon) => {
+    if (soon) clearTimeout(doubt);
+    if (soon || !doubt) doubt = setTimeout(lost, soon ? SOON_MS : LATE_MS);
+  };
+  const toLogin = () => location.replace(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  window.fetch = async (...given) => {
+    doubted(false);
+    try {
+      const answer = await ask(...given);
+      const away = answer.redirected && new URL(answer.url).pathname === "/login";
+      if (answer.status === 401 || away) toLogin();
+      if ([502, 503, 504].includes(answer.status)) doubted(true); else found();
+      return answer;
+    } catch (error) {
+      doubted(true);
+      throw error;
+    }
+  };
+
   // ------------------------------------------------------------------------------ navigation
   let onceHere = false;
   const arrived = (title) => {

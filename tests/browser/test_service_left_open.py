@@ -1,0 +1,100 @@
+"""What a page that is left open says when the service, or who looks, is no longer what it was;
+where a dialog begins. Skipped where there is no Chromium."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from autotune.core.access import Role
+from tests.browser.test_service_security import CHROMIUM, FLAGS
+from tests.service_app import Service, listening
+from tests.service_shown import fill
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    service = Service.in_folder(tmp_path_factory.mktemp("left-open"))
+    fill(service)
+    return service
+
+
+@pytest.fixture(scope="module")
+def url(service: Service) -> Iterator[str]:
+    with listening(service.app()) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def token(service: Service) -> str:
+    return service.token("operator", Role.OPERATE)
+
+
+@pytest.fixture
+def page(browser: Browser, token: str) -> Iterator[Page]:
+    context = browser.new_context(extra_http_headers={"authorization": f"Bearer {token}"})
+    context.set_default_timeout(20_000)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def stranger(browser: Browser, token: str) -> Iterator[Page]:
+    context = browser.new_context()
+    context.set_default_timeout(20_000)
+    yield context.new_page()
+    context.close()
+
+
+def test_a_page_says_since_when_the_service_gives_no_answer_until_it_does(
+    page: Page, url: str
+) -> None:
+    page.goto(f"{url}/jobs")
+    left = page.get_by_text("about 5 min")
+    expect(left).to_be_visible(timeout=20_000)
+    page.context.set_offline(True)
+    told = page.locator("#no-answer")
+    expect(told).to_have_text(re.compile(r"no answer since \d\d:\d\d:\d\d"), timeout=20_000)
+    expect(left).to_be_hidden()
+    page.context.set_offline(False)
+    expect(told).to_be_hidden(timeout=20_000)
+    expect(left).to_be_visible()
+
+
+def test_a_page_whose_token_was_revoked_leads_to_the_login(
+    stranger: Page, service: Service, url: str
+) -> None:
+    stranger.goto(f"{url}/jobs?of=me")
+    stranger.get_by_label("Token").fill(service.token("watcher", Role.VIEW))
+    stranger.get_by_role("button", name="Log in").click()
+    expect(stranger.get_by_text("watcher (view)")).to_be_visible(timeout=20_000)
+    service.store.tokens.revoke("watcher")
+    stranger.wait_for_url("**/login?next=%2Fjobs%3Fof%3Dme")
+    expect(stranger.get_by_text("watcher")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("path", "act", "at"),
+    [("/promotions/4", "Approve …", "Leave it as it is"), ("/promotions/2", "Roll back …", "Why")],
+)
+def test_a_dialog_begins_in_its_field_or_on_what_leaves_all_as_it_is(
+    page: Page, url: str, path: str, act: str, at: str
+) -> None:
+    page.goto(f"{url}{path}")
+    page.get_by_role("button", name=act).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text(at)).to_be_visible(timeout=20_000)
+    expect(dialog.locator(":focus")).to_have_accessible_name(re.compile(at))
