@@ -29,6 +29,7 @@ from dashboards.web.pages import (
     told,
     trial,
 )
+from dashboards.web.pages.trial_parts import versus
 from dashboards.web.parts import acts
 from dashboards.web.parts.acts import Act, Question
 from dashboards.web.shell import who_looks
@@ -130,6 +131,20 @@ def test_two_trials_that_were_run_in_turn_show_it_from_the_side_asked_for(desks:
     assert "not run against each other" not in page
     other = text(compare.layout(desks, {"reference": "1", "a": "0", "b": "5"}))
     assert "autotune compare 1 0 5" in other
+
+
+def test_a_change_stands_beside_the_values_that_it_is_of_and_apart_from_runs_in_turn(
+    desks: Desks,
+) -> None:
+    outline = desks.studies.outline("1")
+    one, other = (trial.read(desks, 1, n, outline.study.sla, samples=False) for n in (5, 7))
+    rows = versus(one, other, outline)
+    assert [row.metric for row in rows if row.in_turn]
+    for row in rows:
+        before, after = one.metric(row.metric), other.metric(row.metric)
+        if row.contrast is not None and before and after is not None:
+            assert row.contrast.effect == pytest.approx(after / before - 1), row.metric
+            assert row.contrast.interval is None
 
 
 # -------------------------------------------------------------------------------- empty states

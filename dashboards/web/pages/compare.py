@@ -11,18 +11,24 @@ from dash.development.base_component import Component
 from autotune.core.comparison import Comparison
 from autotune.core.errors import AutotuneError
 from autotune.core.sla import Sla
-from autotune.core.wording import change_span, percent
 from autotune.service_ports import Desks, StudyOutline
 from dashboards.figures import draw
-from dashboards.figures.data import Entry, label, split, step_split
+from dashboards.figures.data import Entry, split, step_split
 from dashboards.figures.latency import draw_latencies
 from dashboards.web.pages.trial import number_of, read
-from dashboards.web.pages.trial_parts import href, versus, versus_table
+from dashboards.web.pages.trial_parts import (
+    APART,
+    href,
+    in_turn,
+    in_turn_table,
+    versus,
+    versus_table,
+)
 from dashboards.web.parts import cards, configs, notes
 from dashboards.web.parts.callbacks import answers
 from dashboards.web.parts.states import badge
 from dashboards.web.parts.tables import Column, table
-from dashboards.web.parts.words import UNKNOWN, aria, when
+from dashboards.web.parts.words import UNKNOWN, aria
 from dashboards.web.routing import Asked, Page
 
 
@@ -152,17 +158,11 @@ def _figures(one: Entry, other: Entry, outline: StudyOutline) -> Component:
     rows = versus(one, other, outline)
     if not rows:
         return notes.empty("Neither was measured.", one.why or other.why or "")
-    told = (
-        "With 95% intervals. A tie is what the intervals, or runs of the two in turn, do not tell"
-        " apart."
-    )
-    return html.Div([html.P(told, className="quiet"), versus_table(one, other, rows)])
+    return html.Div([html.P(APART, className="quiet"), versus_table(one, other, rows)])
 
 
 def _compared(comparisons: Sequence[Comparison], a: int, b: int, study_id: int) -> Component:
-    found = [
-        c if c.first == a else c.turned() for c in comparisons if {c.first, c.second} == {a, b}
-    ]
+    found = in_turn(comparisons, a, b)
     if not found:
         nothing = notes.empty(
             "They were not run against each other.",
@@ -170,28 +170,7 @@ def _compared(comparisons: Sequence[Comparison], a: int, b: int, study_id: int) 
             notes.command(f"autotune compare {study_id} {a} {b}"),
         )
         return cards.section("Runs of both in turn", nothing, name="compared")
-    columns = (
-        Column(key="metric", title="Metric"),
-        Column(key="relation", title=f"Trial {b} is"),
-        Column(key="effect", title="Change", number=True),
-        Column(key="interval", title="95% interval", number=True),
-        Column(key="pairs", title="Pairs of runs", number=True),
-        Column(key="at", title="Taken"),
-    )
-    rows = [
-        {
-            "metric": label(each.metric),
-            "relation": badge(each.relation),
-            "effect": percent(each.effect),
-            "interval": change_span(each.interval),
-            "pairs": str(each.pairs),
-            "at": when(each.taken_at or None),
-        }
-        for each in sorted(found, key=lambda one: -one.taken_at)
-    ]
-    return cards.section(
-        "Runs of both in turn", table("compared", "Comparisons", columns, rows), name="compared"
-    )
+    return cards.section("Runs of both in turn", in_turn_table(found, b), name="compared")
 
 
 # ------------------------------------------------------------------------------------- drawn

@@ -10,6 +10,7 @@ from typing import Any
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from autotune.core.comparison import Comparison
 from autotune.core.contrast import Contrast, Contrasts
 from autotune.core.explain import shown
 from autotune.core.measurement import Measurement, Purpose
@@ -300,7 +301,10 @@ def _against(seen: Seen) -> Component | None:
     rows = versus(seen.pick, seen.entry, seen.outline)
     if not rows:
         return None
-    return html.Div([html.H3("Against the pick"), versus_table(seen.pick, seen.entry, rows)])
+    told_apart = [html.P(APART, className="quiet"), versus_table(seen.pick, seen.entry, rows)]
+    found = in_turn(seen.outline.comparisons, seen.pick.number, seen.entry.number)
+    beside = [html.H4("Runs of both in turn"), in_turn_table(found, seen.entry.number)]
+    return html.Div([html.H3("Against the pick"), *told_apart, *(beside if found else [])])
 
 
 COMPARED = (
@@ -325,25 +329,68 @@ COMPARED = (
 )
 
 
+APART = (
+    "Each as it was measured by itself, with 95% intervals; a tie is what the intervals do not tell"
+    " apart. Where the two were also run in turn, under the same arrivals, those runs tell it: they"
+    " have a table of their own."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versus:
+    """A metric of two trials; ``contrast`` is between the two values, each measured by itself.
+    ``in_turn``: runs of both in turn say which is better, and these values do not."""
+
     metric: str
     contrast: Contrast | None
+    in_turn: bool = False
 
 
 def versus(one: Entry, other: Entry, outline: StudyOutline) -> list[Versus]:
     """Every metric that is known of either; told apart where both were judged."""
-    contrasts = Contrasts.of(outline.comparisons)
+    apart = Contrasts.of(())
     known = [m for m in COMPARED if one.metric(m) is not None or other.metric(m) is not None]
+    told_in_turn = {c.metric for c in in_turn(outline.comparisons, one.number, other.number)}
     return [
         Versus(
             metric=metric,
-            contrast=contrasts.between(one.judged, other.judged, metric)
+            contrast=apart.between(one.judged, other.judged, metric)
             if one.judged is not None and other.judged is not None
             else None,
+            in_turn=metric in told_in_turn,
         )
         for metric in known
     ]
+
+
+def in_turn(comparisons: Sequence[Comparison], one: int, other: int) -> list[Comparison]:
+    """Of the two, from the one to the other, the latest first."""
+    both = [c for c in comparisons if {c.first, c.second} == {one, other}]
+    turned = [c if c.first == one else c.turned() for c in both]
+    return sorted(turned, key=lambda c: -c.taken_at)
+
+
+def in_turn_table(found: Sequence[Comparison], other: int) -> Component:
+    columns = (
+        Column(key="metric", title="Metric"),
+        Column(key="relation", title=f"Trial {other} is"),
+        Column(key="effect", title="Change in these runs", number=True),
+        Column(key="interval", title="95% interval", number=True),
+        Column(key="pairs", title="Pairs of runs", number=True),
+        Column(key="at", title="Taken"),
+    )
+    rows = [
+        {
+            "metric": label(each.metric),
+            "relation": badge(each.relation),
+            "effect": percent(each.effect),
+            "interval": change_span(each.interval),
+            "pairs": str(each.pairs),
+            "at": when(each.taken_at or None),
+        }
+        for each in found
+    ]
+    return table("compared", "Comparisons", columns, rows)
 
 
 def versus_table(one: Entry, other: Entry, rows: Sequence[Versus]) -> Component:
@@ -351,7 +398,7 @@ def versus_table(one: Entry, other: Entry, rows: Sequence[Versus]) -> Component:
         Column(key="metric", title="Metric"),
         Column(key="one", title=f"Trial {one.number}", number=True),
         Column(key="other", title=f"Trial {other.number}", number=True),
-        Column(key="change", title="Change", number=True),
+        Column(key="change", title="Change of these", number=True),
         Column(key="clear", title=f"Trial {other.number} is"),
     )
     return table(
@@ -364,7 +411,7 @@ def versus_table(one: Entry, other: Entry, rows: Sequence[Versus]) -> Component:
                 "one": told(one, row.metric),
                 "other": told(other, row.metric),
                 "change": _change(row.contrast),
-                "clear": _relation(row.contrast),
+                "clear": _relation(row),
             }
             for row in rows
         ],
@@ -374,15 +421,15 @@ def versus_table(one: Entry, other: Entry, rows: Sequence[Versus]) -> Component:
 def _change(contrast: Contrast | None) -> str:
     if contrast is None or abs(contrast.effect) == float("inf"):
         return UNKNOWN
-    beside = "" if contrast.interval is None else f" ({change_span(contrast.interval)})"
-    return percent(contrast.effect) + beside
+    return percent(contrast.effect)
 
 
-def _relation(contrast: Contrast | None) -> Any:
-    if contrast is None or contrast.relation is None:
+def _relation(row: Versus) -> Any:
+    if row.in_turn:
+        return html.Small("see the runs in turn", className="quiet")
+    if row.contrast is None or row.contrast.relation is None:
         return UNKNOWN
-    beside = f" {contrast.pairs} pairs of runs" if contrast.pairs else ""
-    return [badge(contrast.relation), html.Small(beside, className="quiet")]
+    return badge(row.contrast.relation)
 
 
 # ----------------------------------------------------------------------------------- measurements
