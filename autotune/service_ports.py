@@ -88,6 +88,9 @@ class ScheduleStore(Protocol):
     def schedule(self, name: str) -> Schedule:
         """InputRefused, with near names, if there is none."""
 
+    def by_id(self, schedule_id: int) -> Schedule:
+        """NotFound if it was removed, though there be another of its name."""
+
     def schedules(self) -> Sequence[Schedule]:
         """By name."""
 
@@ -182,9 +185,17 @@ class TokenStore(Protocol):
 
 
 class NoticeStore(Protocol):
-    def add(
-        self, event: Event, title: str, text: str, payload: Mapping[str, Any], channel: str
-    ) -> int: ...
+    def add(  # noqa: PLR0913 - what is told, and where to
+        self,
+        event: Event,
+        title: str,
+        text: str,
+        payload: Mapping[str, Any],
+        channel: str,
+        *,
+        unsent: str = "",
+    ) -> int:
+        """To be sent; as FAILED where ``unsent`` says why it never will be."""
 
     def waiting(self) -> Sequence[Notice]:
         """Oldest first."""

@@ -19,7 +19,7 @@ _BY_CODE: dict[str, tuple[str, str]] = {
     ),
     "SQLITE_FULL": (
         "the disk is full: the last step was not stored, everything before it was",
-        "Make room, then run the study again with --resume.",
+        "Make room, then run it again.",
     ),
     "SQLITE_READONLY": (
         "the database cannot be written: its file or directory is read-only",
@@ -36,9 +36,11 @@ _BY_CODE: dict[str, tuple[str, str]] = {
     ),
     "SQLITE_IOERR": (
         "the database's file could not be read or written",
-        "Look at the disk (full, gone, over quota?), then run again with --resume.",
+        "Look at the disk (full, gone, over quota?), then run it again.",
     ),
 }
+_BY_CODE["53100"] = _BY_CODE["SQLITE_FULL"]
+"""PostgreSQL's disk_full."""
 _BY_CODE["SQLITE_LOCKED"] = _BY_CODE["SQLITE_BUSY"]
 _BY_CODE["SQLITE_PERM"] = _BY_CODE["SQLITE_CANTOPEN"]
 
@@ -62,15 +64,17 @@ def _original(exc: SQLAlchemyError | sqlite3.Error) -> BaseException | None:
 
 
 def _code(exc: SQLAlchemyError | sqlite3.Error) -> str:
-    """SQLite's name of the failure; extended ones too, such as SQLITE_BUSY_SNAPSHOT."""
-    return str(getattr(_original(exc), "sqlite_errorname", ""))
+    """SQLite's name of the failure, extended ones too, such as SQLITE_BUSY_SNAPSHOT; or
+    PostgreSQL's code."""
+    original = _original(exc)
+    return str(getattr(original, "sqlite_errorname", None) or getattr(original, "sqlstate", ""))
 
 
 def _translation(exc: SQLAlchemyError | sqlite3.Error, where: str) -> StoreFailed:
     name = _code(exc)
     for code, (rule, next_step) in _BY_CODE.items():
         if name.startswith(code):
-            return StoreFailed(rule, value=where, next_step=next_step)
+            return StoreFailed(rule, value=where, next_step=next_step, told=rule)
     first_line = str(_original(exc)).partition("\n")[0]
     return StoreFailed(
         f"the database refused: {first_line}",

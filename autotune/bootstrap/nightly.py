@@ -107,7 +107,7 @@ def _carried_out(
         notify(store.notices, event, title, text, payload)
 
     try:
-        schedule = store.schedules.schedule(run.schedule)
+        schedule = store.schedules.by_id(run.schedule_id)
         if schedule.target is not None:
             schedule = replace(schedule, target=normalized(schedule.target))
         study = read_definition(schedule.definition)

@@ -16,7 +16,8 @@ from autotune.core.plain import finite
 from autotune.service_ports import Channel, NoticeStore
 from autotune.settings import NotifySettings, Settings
 
-WEBHOOK, EMAIL = "webhook", "email"
+WEBHOOK, EMAIL, NONE = "webhook", "email", "none"
+NO_CHANNEL = "not sent: no channel is configured"
 ATTEMPTS = 10
 """Deliveries of a notice, each of a few tries, before it is given up: the last one comes some eight
 hours after the first."""
@@ -32,13 +33,17 @@ def notify(  # noqa: PLR0913 - an outbox, what is told, and where to
     *,
     settings: NotifySettings | None = None,
 ) -> None:
-    """Put a notice into the outbox, once for each channel that is configured; none where none is.
-    `deliver_waiting` sends it."""
+    """Put a notice into the outbox, once for each channel that is configured; `deliver_waiting`
+    sends it. Where none is, it is kept as one that was not sent."""
     known = settings or NotifySettings.from_environment()
     hidden = known.secrets
     plain = scrubbed(finite(dict(payload)), hidden)
-    for channel in channels(known):
-        store.add(event, scrubbed(title, hidden), scrubbed(text, hidden), plain, channel)
+    told = (event, scrubbed(title, hidden), scrubbed(text, hidden), plain)
+    configured = channels(known)
+    for channel in configured:
+        store.add(*told, channel)
+    if not configured:
+        store.add(*told, NONE, unsent=NO_CHANNEL)
 
 
 def deliver_waiting(

@@ -24,12 +24,13 @@ from autotune.adapters.scheduling import Scheduler
 from autotune.bootstrap.access import Access
 from autotune.bootstrap.desks import compose
 from autotune.bootstrap.guard import Limits
+from autotune.bootstrap.readiness import Readiness
 from autotune.bootstrap.schedules import begin_run
 from autotune.bootstrap.service import open_service
 from autotune.bootstrap.upkeep import Aftermath, Upkeep
 from autotune.bootstrap.web import web_app
 from autotune.bootstrap.worker import Timing, Worker, job_command
-from autotune.core.errors import AutotuneError, InputRefused, Interrupted, StoreFailed
+from autotune.core.errors import AutotuneError, InputRefused, Interrupted
 from autotune.settings import Settings
 from storage.opening import parse_url, shown
 from storage.service import ServiceStore
@@ -85,12 +86,13 @@ def serve(asked: Asked) -> None:
         _refuse_open_door(asked, store, loopback=loopback)
         listening = stack.enter_context(_bound(asked, addresses[0]))
         parts = _parts(asked, store, settings)
+        ready = Readiness(store, parts=parts, folder=settings.service_dir)
         desks = compose(
             store,
             settings=settings,
             access=Access(store.tokens, loopback=loopback),
             limits=Limits(root=asked.root.resolve(), remotes=tuple(asked.remotes)),
-            problems=lambda: _problems(store, parts),
+            problems=ready.problems,
         )
         app = web_app(desks, key=_session_key(settings), hosts=asked.hosts)
         told = {"database": shown(parse_url(asked.db)), "parts": ",".join(["web", *parts])}
@@ -158,14 +160,6 @@ def _parts(asked: Asked, store: ServiceStore, settings: Settings) -> Mapping[str
             fire=lambda name, at: begin_run(store, name, at),
         )
     return parts
-
-
-def _problems(store: ServiceStore, parts: Mapping[str, Part]) -> list[str]:
-    found = [name for name, part in parts.items() if not part.alive()]
-    try:
-        return found if store.is_current() else ["schema", *found]
-    except StoreFailed:
-        return ["database", *found]
 
 
 # ----------------------------------------------------------------------------------- web server

@@ -14,17 +14,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from autotune.adapters import machine
 from autotune.adapters.triton.process import ChildProcess, Command
 from autotune.bootstrap.bench import lock_name
 from autotune.bootstrap.jobs import folder_name
+from autotune.bootstrap.last_words import LastWords
 from autotune.bootstrap.logs import masked
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, StoreFailed
 from autotune.core.jobs import Job, JobState
 from autotune.service_ports import JobStore
 
@@ -34,6 +43,7 @@ DONE = (0, 3)
 """A study that found no candidate which meets its SLA has done its work."""
 GRACE_S = 60.0
 _LOOK_S = 0.2
+_AGAIN_S = 2.0
 _LOG_LINES = 15
 _LONGEST = 2000
 
@@ -186,14 +196,19 @@ class _Run:
     def _done(self) -> tuple[JobState, str, int | None]:
         output = self.lane.logs / f"{folder_name(self.job)}.log"
         before = output.stat().st_size if output.exists() else 0
-        try:
-            child = ChildProcess(
-                self.lane.command(self.job), log=output, grace_s=self.lane.timing.grace_s
-            )
-        except OSError as exc:
-            return JobState.FAILED, f"its process could not be begun: {exc}", None
-        self._attend(child)
-        state, reason = self._outcome(child, _last_words(output, before))
+        with closing(LastWords()) as words:
+            try:
+                child = ChildProcess(
+                    words.asked_of(self.lane.command(self.job)),
+                    log=output,
+                    grace_s=self.lane.timing.grace_s,
+                )
+            except OSError as exc:
+                return JobState.FAILED, f"its process could not be begun: {exc}", None
+            self._attend(child)
+            logged, said = _logged(output, before), words.heard()
+        last = logged if said in logged else said
+        state, reason = self._outcome(child, masked(last[-_LONGEST:]))
         return state, reason, child.exit_status
 
     def _attend(self, child: ChildProcess) -> None:
@@ -241,9 +256,7 @@ class _Run:
 
     def _leave(self, state: JobState, reason: str, exit_code: int | None) -> JobState | None:
         told = log.bind(job=self.job.id, exit_code=exit_code)
-        if not self.lane.store.end(
-            self.job.id, self.lane.owner, state, reason=reason, exit_code=exit_code
-        ):
+        if not self._end(state, reason, exit_code):
             told.warning("job lost: another worker has it")
             return None
         told.info("job ends", state=str(state), reason=reason)
@@ -251,11 +264,35 @@ class _Run:
             self.lane.ended(self.lane.store.job(self.job.id))
         return state
 
+    def _end(self, state: JobState, reason: str, exit_code: int | None) -> bool:
+        """Kept trying as long as nobody else can have the job: what it came to would else be done
+        again."""
+        owner, left_s = self.lane.owner, self.good_until - time.monotonic()
+        for attempt in Retrying(
+            retry=retry_if_exception_type(StoreFailed),
+            stop=stop_after_delay(max(left_s, 0.0)),
+            wait=wait_fixed(min(_AGAIN_S, self.lane.timing.beat_s)),
+            before_sleep=lambda failed: log.warning(
+                "the job's end is not stored yet", job=self.job.id, why=_why(failed)
+            ),
+            reraise=True,
+        ):
+            with attempt:
+                return self.lane.store.end(
+                    self.job.id, owner, state, reason=reason, exit_code=exit_code
+                )
+        raise AssertionError("it is tried at least once")
 
-def _last_words(output: Path, since: int) -> str:
-    """The last lines that a job's process wrote after the first ``since`` bytes."""
+
+def _why(failed: RetryCallState) -> str:
+    return "" if failed.outcome is None else str(failed.outcome.exception())
+
+
+def _logged(output: Path, since: int) -> str:
+    """The last lines that a job's process wrote after the first ``since`` bytes of its log."""
+    if not output.is_file():
+        return ""
     with output.open("rb") as stream:
         stream.seek(since)
         lines = deque(stream, maxlen=_LOG_LINES)
-    words = b"".join(lines).decode(errors="replace").strip()
-    return masked(words.removeprefix("autotune: ")[-_LONGEST:])
+    return b"".join(lines).decode(errors="replace").strip().removeprefix("autotune: ")

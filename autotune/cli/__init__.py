@@ -11,7 +11,8 @@ from autotune.cli.console import Console, report_error
 from autotune.cli.exits import ExitCode
 from autotune.cli.lazy import LazyGroup
 from autotune.cli.signals import interruptible
-from autotune.core.errors import AutotuneError, InputRefused, Interrupted
+from autotune.cli.system_errors import of_the_system, resumed
+from autotune.core.errors import AutotuneError, InputRefused, Interrupted, StoreFailed
 
 __all__ = ["cli", "main"]
 
@@ -71,10 +72,12 @@ def main() -> NoReturn:
         report_error(InputRefused(exc.format_message(), next_step=_usage(exc)), as_json=as_json)
         code = ExitCode.REFUSED
     except AutotuneError as exc:
+        if isinstance(exc, StoreFailed) and exc.told.startswith("the disk"):
+            exc.add_note(resumed().removeprefix("; "))
         report_error(exc, as_json=as_json)
         code = ExitCode.REFUSED if isinstance(exc, InputRefused) else ExitCode.FAILED
     except OSError as exc:
-        report_error(_of_the_system(exc), as_json=as_json)
+        report_error(of_the_system(exc), as_json=as_json)
         code = ExitCode.FAILED
     except (click.Abort, KeyboardInterrupt) as exc:
         cause = exc.__cause__ if isinstance(exc, click.Abort) else exc
@@ -82,20 +85,6 @@ def main() -> NoReturn:
             report_error(cause, as_json=as_json)
         code = ExitCode.FAILED
     sys.exit(int(code or 0))
-
-
-def _of_the_system(error: OSError) -> AutotuneError:
-    """A full disk, a directory that may not be written, …: wherever it was met."""
-    return AutotuneError(
-        f"the system refused: {error.strerror or error}",
-        value=error.filename,
-        next_step="is a disk full? Mend that and run again" + _resumed(),
-    )
-
-
-def _resumed() -> str:
-    measures = any(command in sys.argv[1:] for command in ("tune", "demo"))
-    return "; a study goes on with --resume" if measures else ""
 
 
 def _usage(exc: click.ClickException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 import rich.console
@@ -58,5 +59,6 @@ def report_error(error: AutotuneError | Interrupted, *, as_json: bool) -> None:
                 }
             }
         )
-    notes = getattr(error, "__notes__", [])
-    Console.note("\n  ".join([f"autotune: {error}", *notes]), style="red")
+    notes = filter(None, getattr(error, "__notes__", []))
+    with suppress(OSError):  # nor can standard error be written: its file is on a full disk
+        Console.note("\n  ".join([f"autotune: {error}", *notes]), style="red")

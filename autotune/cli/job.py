@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from autotune.bootstrap.job_run import run_job
+from autotune.bootstrap.last_words import telling_last_words
 from autotune.cli.console import Console
 from autotune.cli.options import db_option
+from autotune.cli.system_errors import in_words
 
 
 @click.command(name="job", hidden=True, epilog="Example:  autotune job 12")
@@ -15,4 +17,5 @@ from autotune.cli.options import db_option
 def command(job_id: int, db: str) -> int:
     """Do a job of the service's queue, in this process. Its worker starts it, holds its lease and
     records how it ended."""
-    return run_job(job_id, db=db, say=Console.note)
+    with telling_last_words(), in_words():
+        return run_job(job_id, db=db, say=Console.note)

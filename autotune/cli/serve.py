@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 
 from autotune.bootstrap.logs import LogFormat, set_up_logs
 from autotune.cli.options import db_option
@@ -82,6 +83,8 @@ def command(*, no_worker: bool, no_scheduler: bool, log_format: str, **options: 
     start without one (`autotune token add`). A job that runs when the service is stopped is stopped
     too, and goes on when the service is started again. See docs/service.md.
     """
+    set_up_logs(LogFormat(log_format))
+    structlog.get_logger("autotune.serve").info("starting")
     try:
         from autotune.bootstrap.serving import Asked, serve  # noqa: PLC0415 - an extra's
     except ModuleNotFoundError as exc:
@@ -90,5 +93,4 @@ def command(*, no_worker: bool, no_scheduler: bool, log_format: str, **options: 
             value=exc.name,
             next_step="pip install 'triton-autotune[serve]'; a bundle is without it",
         ) from exc
-    set_up_logs(LogFormat(log_format))
     serve(Asked(worker=not no_worker, scheduler=not no_scheduler, **options))

@@ -101,7 +101,19 @@ class LoadFailed(AutotuneError):
 
 
 class StoreFailed(AutotuneError):
-    """The database is locked, full, of another schema, or not a database."""
+    """The database is locked, full, of another schema, or not a database. ``told`` says it in words
+    that name no place and nobody: for whoever asks over the network."""
+
+    def __init__(
+        self,
+        rule: str,
+        *,
+        value: object = None,
+        next_step: str = "",
+        told: str = "the database does not answer",
+    ) -> None:
+        self.told = told
+        super().__init__(rule, value=value, next_step=next_step)
 
 
 class ExportFailed(AutotuneError):

@@ -24,14 +24,14 @@ class NoticeState(StrEnum):
     WAITING = "waiting"
     SENT = "sent"
     FAILED = "failed"
-    """Tried as often as it is worth."""
+    """Tried as often as it is worth, or there was no channel to send it by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """``title`` in one line, ``text`` in a few; ``payload`` is the whole of it as plain data.
-    ``channel`` names one of the configured channels (``webhook``, ``email``), never its address:
-    that may be a secret."""
+    ``channel`` names one of the configured channels (``webhook``, ``email``), or is ``none`` where
+    none is; never its address: that may be a secret."""
 
     id: int
     event: Event

@@ -32,6 +32,6 @@ def told(*statuses: int) -> dict[int | str, dict[str, Any]]:
         422: "It was refused, with the rule, the value and the next step.",
         429: "Too many wrong tokens came from there.",
         502: "The server that it is about does not answer as it should.",
-        503: "The database does not answer.",
+        503: "The database does not answer, or cannot be written.",
     }
     return {status: {**schema, "description": words[status]} for status in statuses}

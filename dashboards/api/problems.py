@@ -74,9 +74,9 @@ def _shortened(words: str) -> str:
 
 
 def store_failed(error: StoreFailed) -> JSONResponse:
-    """What failed is for the log: it tells where the database is."""
+    """The whole of it is for the log: it tells where the database is."""
     structlog.get_logger("autotune.web").error("failed", error=str(error))
-    return problem(503, "the database does not answer", "try again later; the log says why")
+    return problem(503, error.told, "try again later; the log says why")
 
 
 def answer_problems(app: FastAPI) -> None:

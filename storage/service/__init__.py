@@ -91,6 +91,10 @@ class ServiceStore:
         one that does not, or that a newer autotune has changed."""
         return self._database.is_current()
 
+    def refuse_unwritable(self) -> None:
+        """StoreFailed unless the database takes what is written to it."""
+        self._database.refuse_unwritable()
+
     def figures(self) -> Figures:
         return read_figures(self._database, self.jobs.leases())
 

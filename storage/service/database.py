@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from autotune.core.errors import NotFound
 from storage.failures import translated
 from storage.opening import WRITING, is_current, open_engine, parse_url, shown
-from storage.schema import Base
+from storage.schema import VERSION_TABLE, Base
 
 _LARGEST_ID = 2**31 - 1
 _TURN = 0x6175746F6A
 """What the advisory lock is named by: "autoj"."""
+_PROBE = "can this be written"
+_PUT = text(f"INSERT INTO {VERSION_TABLE} (version_num) VALUES (:row)")  # noqa: S608
+_TAKEN = text(f"DELETE FROM {VERSION_TABLE} WHERE version_num = :row")  # noqa: S608
 _Row = TypeVar("_Row", bound=Base)
 
 
@@ -71,6 +74,13 @@ class Database:
     def is_current(self) -> bool:
         with translated(self.where):
             return is_current(self._engine, self.where)
+
+    def refuse_unwritable(self) -> None:
+        """StoreFailed unless a row can be stored. None stays: the one transaction takes it away."""
+        with self.write() as session:
+            for step in (_PUT, _TAKEN):
+                session.execute(step, {"row": _PROBE})
+                session.flush()
 
     def close(self) -> None:
         self._engine.dispose()

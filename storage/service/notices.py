@@ -18,8 +18,15 @@ class SqlNoticeStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(
-        self, event: Event, title: str, text: str, payload: Mapping[str, Any], channel: str
+    def add(  # noqa: PLR0913 - the port's
+        self,
+        event: Event,
+        title: str,
+        text: str,
+        payload: Mapping[str, Any],
+        channel: str,
+        *,
+        unsent: str = "",
     ) -> int:
         row = NoticeRow(
             event=str(event),
@@ -28,9 +35,9 @@ class SqlNoticeStore:
             channel=clean(channel),
             created_at=self._database.now(),
             payload=dict(payload),
-            state=str(NoticeState.WAITING),
+            state=str(NoticeState.FAILED if unsent else NoticeState.WAITING),
             attempts=0,
-            error="",
+            error=clean(unsent),
         )
         with self._database.write() as session:
             session.add(row)

@@ -61,6 +61,13 @@ class SqlScheduleStore:
         with self._database.read() as session:
             return _schedule(_row(session, name))
 
+    def by_id(self, schedule_id: int) -> Schedule:
+        with self._database.read() as session:
+            row = by_id(session, ScheduleRow, schedule_id)
+            if row is None:
+                raise NotFound("the schedule was removed", value=schedule_id)
+            return _schedule(row)
+
     def schedules(self) -> Sequence[Schedule]:
         with self._database.read() as session:
             found = session.scalars(select(ScheduleRow).order_by(ScheduleRow.name))

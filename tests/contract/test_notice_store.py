@@ -83,6 +83,13 @@ def test_a_notice_that_was_given_up_is_kept_with_its_last_error(notices: NoticeS
     assert (notice.state, notice.error, notice.sent_at) == (NoticeState.FAILED, "gone", None)
 
 
+def test_a_notice_that_nobody_can_be_sent_does_not_wait(notices: NoticeStore) -> None:
+    notices.add(Event.DRIFT, "drift", "", {}, "none", unsent="no channel")
+    assert list(notices.waiting()) == []
+    (kept,) = notices.notices()
+    assert (kept.state, kept.attempts, kept.error) == (NoticeState.FAILED, 0, "no channel")
+
+
 def test_an_unknown_notice_is_refused(notices: NoticeStore) -> None:
     with pytest.raises(InputRefused, match="no such notice"):
         notices.tried(5, error=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.errors import InputRefused
+from autotune.core.errors import InputRefused, NotFound
 from autotune.core.jobs import JobKind
 from autotune.core.promotions import Target
 from autotune.core.schedules import (
@@ -94,6 +94,16 @@ def test_an_unknown_schedule_is_refused_and_near_names_are_suggested(
         assert refused.value.next_step == "Did you mean nightly?"
     with pytest.raises(InputRefused, match="no such schedule"):
         schedules.set_state("weekly", ScheduleState.PAUSED)
+
+
+def test_a_removed_schedule_is_not_found_by_its_id_under_a_new_one_of_its_name(
+    schedules: ScheduleStore, schedule_id: int
+) -> None:
+    assert schedules.by_id(schedule_id).name == "nightly"
+    schedules.remove("nightly")
+    schedules.add(NIGHTLY)
+    with pytest.raises(NotFound, match="was removed"):
+        schedules.by_id(schedule_id)
 
 
 def test_a_schedule_is_paused_and_resumed(

@@ -254,9 +254,12 @@ def test_a_notice_goes_by_every_channel(outbox: Outbox, http: Web, smtp: Mail) -
     assert outbox.deliver() == 0
 
 
-def test_where_no_channel_is_configured_there_is_no_notice(outbox: Outbox) -> None:
+def test_where_no_channel_is_configured_a_notice_is_kept_and_does_not_wait(outbox: Outbox) -> None:
     notify(outbox.store.notices, Event.DRIFT, "t", "x", {}, settings=NotifySettings())
-    assert outbox.store.notices.notices() == []
+    assert outbox.store.notices.waiting() == []
+    (kept,) = outbox.store.notices.notices()
+    assert (kept.channel, kept.state) == ("none", NoticeState.FAILED)
+    assert kept.error == "not sent: no channel is configured"
 
 
 def test_what_did_not_arrive_is_tried_again_later_and_not_at_once(

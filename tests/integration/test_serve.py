@@ -48,6 +48,7 @@ def test_it_is_ready_and_ends_at_a_signal_and_its_log_is_json(
     ended = service.running.tell(signum).expect(0)
     events: list[dict[str, Any]] = [json.loads(line) for line in ended.stderr.splitlines()]
     assert [event["event"] for event in events if event["event"] != "request"] == [
+        "starting",
         "serving",
         "stopping",
         "stopped",

@@ -17,8 +17,9 @@ import click
 import pytest
 
 from autotune.bootstrap import StudySession
-from autotune.cli import _of_the_system, cli, main
+from autotune.cli import cli, main
 from autotune.cli.signals import interruptible
+from autotune.cli.system_errors import of_the_system
 from autotune.cli.tune import resumable
 from autotune.core.errors import Interrupted
 
@@ -175,5 +176,5 @@ def test_what_the_system_refuses_tells_of_resuming_only_where_a_study_was_run(
     command: str, *, resumes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["autotune", command])
-    told = str(_of_the_system(OSError(28, "No space left on device")))
+    told = str(of_the_system(OSError(28, "No space left on device")))
     assert ("--resume" in told) is resumes

@@ -717,6 +717,21 @@ def test_a_database_that_does_not_answer_is_503_and_where_it_is_stays_here(
     assert HEADERS.items() <= dict(answer.headers).items()
 
 
+def test_a_database_that_is_full_says_so_without_saying_where(service: Service) -> None:
+    token = service.token("full", Role.VIEW)
+
+    def full() -> Any:
+        rule = "the disk is full: the last step was not stored, everything before it was"
+        raise StoreFailed(rule, value="/srv/secret/autotune.db", told=rule)
+
+    answer = client(service.app(replace(service.desks(), notices=full)), token).get(
+        "/api/v1/notices"
+    )
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith("the disk is full")
+    assert "secret" not in answer.text
+
+
 VISIT = {
     "output": "..page.children...title.data...problem.children..",
     "outputs": [

@@ -16,6 +16,7 @@ import pytest
 
 from autotune.adapters.triton.process import Command
 from autotune.bootstrap.bench import alone
+from autotune.bootstrap.jobs import folder_name
 from autotune.bootstrap.worker import LATER, Timing, Worker, someone_measures
 from autotune.core.errors import StoreFailed
 from autotune.core.jobs import Beat, Job, JobKind, JobState
@@ -130,6 +131,21 @@ def test_a_jobs_end_is_told_by_its_exit_status_and_its_last_words(
     bench.wait(lambda: bench.ended == [(job_id, state)], "nobody was told")
 
 
+def test_where_the_log_cannot_be_written_the_jobs_own_words_are_told_all_the_same(
+    bench: Bench,
+) -> None:
+    job_id = bench.submit(
+        "from autotune.bootstrap.last_words import telling_last_words\n"
+        "with telling_last_words(): raise OSError('the disk is full: /srv/work')"
+    )
+    log = bench.folder / "logs" / f"{folder_name(bench.job(job_id))}.log"
+    log.parent.mkdir(exist_ok=True)
+    log.symlink_to("/dev/full")
+    bench.worker()
+    job = bench.until(job_id, JobState.FAILED)
+    assert job.reason == "the disk is full: /srv/work"
+
+
 def test_a_program_that_is_not_there_fails_the_job_and_not_the_worker(bench: Bench) -> None:
     bench.worker()
     bench.until(bench.submit("import os; os.execv('/nowhere', ['x'])"), JobState.FAILED)
@@ -235,14 +251,15 @@ def test_a_job_that_is_deaf_to_its_end_is_killed_after_the_grace(bench: Bench) -
 
 # --------------------------------------------------------------------------------------- leases
 class Flaky:
-    """A job store that does not answer while ``away``, takes its time while ``hung``, and gives out
-    a job only once."""
+    """A job store that does not answer while ``away``, takes its time while ``hung``, gives out a
+    job only once, and refuses so many ends."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self.away = False
         self.hung = threading.Event()
         self._given = False
+        self.ends_refused = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -252,6 +269,13 @@ class Flaky:
         job: Job | None = None if self._given else self._store.claim(owner, **options)
         self._given = job is not None or self._given
         return job
+
+    def end(self, *asked: Any, **options: Any) -> bool:
+        if self.ends_refused:
+            self.ends_refused -= 1
+            raise StoreFailed("the database does not answer")
+        ended: bool = self._store.end(*asked, **options)
+        return ended
 
     def beat(self, owner: str, job_id: int, *, ttl_s: float) -> Beat:
         self._answer()
@@ -307,6 +331,24 @@ def test_a_heartbeat_that_fails_is_no_reason_to_end_a_job(bench: Bench) -> None:
     store.away = False
     go.touch()
     bench.until(job_id, JobState.DONE)
+
+
+def test_a_finished_job_is_ended_though_the_database_is_away_for_a_moment(bench: Bench) -> None:
+    store = Flaky(bench.jobs)
+    store.ends_refused = 3
+    bench.worker(jobs=store)
+    job = bench.until(bench.submit(""), JobState.DONE)
+    assert (job.attempt, store.ends_refused) == (1, 0)
+
+
+def test_an_end_that_cannot_be_stored_within_the_lease_is_given_up(bench: Bench) -> None:
+    store = Flaky(bench.jobs)
+    store.ends_refused = 10_000
+    worker = bench.worker(jobs=store, timing=Timing(lease_s=0.6, beat_s=0.05, poll_s=0.02))
+    job_id = bench.submit("")
+    assert bench.until(job_id, JobState.RUNNING).attempt == 1
+    worker.stop()
+    assert bench.job(job_id).state is JobState.RUNNING
 
 
 def test_a_dead_workers_job_is_taken_over_when_its_lease_has_run_out(bench: Bench) -> None:
