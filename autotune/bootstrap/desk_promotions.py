@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.adapters import machine
-from autotune.bootstrap.promotions import LOOKED_THROUGH, approve_now, propose_now, reject_now
+from autotune.bootstrap.promotions import LOOKED_THROUGH, propose_now, reject_now
 from autotune.bootstrap.releases import normalized
 from autotune.core.errors import Conflict
 from autotune.core.jobs import Job, JobKind
@@ -38,12 +38,12 @@ class Promotions:
         return propose_now(self._store, study, trial=trial, target=target, why=why, by=by)
 
     def approve(self, promotion_id: int, *, by: str) -> Job:
-        promotion = approve_now(self._store, promotion_id, by=by)
-        return self._submit(
-            JobKind.PROMOTE,
-            f"promote {promotion.model} to {promotion.target}",
-            {"promotion": promotion.id},
+        promotion = self._store.promotions.promotion(promotion_id)
+        return self._store.approve(
+            promotion,
+            title=f"promote {promotion.model} to {promotion.target}",
             devices=_devices(promotion.target),
+            subject=subject_of(promotion),
             by=by,
         )
 
@@ -53,12 +53,14 @@ class Promotions:
     def roll_back(self, model: str, *, why: str, by: str) -> Job:
         """It waits for no study: what has to go back has to go back now."""
         champion = champion_of(self._store, model)
-        return self._submit(
-            JobKind.ROLLBACK,
-            f"roll back {model} at {champion.target}",
-            {"promotion": champion.id, "why": why},
-            devices=(),
-            by=by,
+        jobs = self._store.jobs
+        return jobs.job(
+            jobs.submit(
+                JobKind.ROLLBACK,
+                f"roll back {model} at {champion.target}",
+                {"promotion": champion.id, "why": why},
+                by=by,
+            )
         )
 
     def models(self) -> Sequence[str]:
@@ -69,18 +71,6 @@ class Promotions:
 
     def audit(self, *, limit: int = 200) -> Sequence[AuditEntry]:
         return self._store.promotions.audit(limit=limit)
-
-    def _submit(
-        self,
-        kind: JobKind,
-        title: str,
-        payload: dict[str, object],
-        *,
-        devices: Sequence[str],
-        by: str,
-    ) -> Job:
-        jobs = self._store.jobs
-        return jobs.job(jobs.submit(kind, title, payload, devices=devices, by=by))
 
 
 def _devices(target: Target) -> tuple[str, ...]:

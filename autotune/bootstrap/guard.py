@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from autotune.adapters.triton.onnx_graph import external_files
 from autotune.core.errors import InputRefused
 from autotune.core.promotions import Target
 from autotune.core.study import Launch, PackagedModel, Study
@@ -34,6 +35,7 @@ FLAGS = frozenset({
 
 _ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]+\]:\d+|[A-Za-z0-9.-]+:\d+")
 _FILE = re.compile(r"(?P<path>.+)\.py:[A-Za-z_]\w*")
+_READ_BYTES = 1 << 29
 _DEEPEST, _MOST_KEYS, _LONGEST_NAME = 20, 300, 255
 
 
@@ -213,10 +215,14 @@ def _refuse_names(study: Study) -> None:
 
 
 def _refuse_missing_model(study: Study) -> None:
-    """Now, not when its job is begun."""
-    for path in (study.model.onnx, study.model.repository):
+    """Now, not when its job is begun; likewise a file that is no ONNX model. (A very large one is
+    left to the job.)"""
+    onnx = study.model.onnx
+    for path in (onnx, study.model.repository):
         if path is not None and not path.exists():
             raise InputRefused("the model does not exist", value=str(path))
+    if onnx is not None and onnx.stat().st_size <= _READ_BYTES:
+        external_files(onnx)
 
 
 def _swept_flags(study: Study) -> Iterator[str]:

@@ -68,8 +68,8 @@ class Aftermath:
             self._schedules.update_run(run.id, state=state, reason=job.reason)
 
     def _end_promotion(self, job: Job) -> None:
-        """One that was never begun; what had begun is undone when its target is promoted to next,
-        or gone on with by `autotune promote`."""
+        """One that was never begun. What had begun is undone when its target is promoted to next,
+        or gone on with by `autotune promote`: that is said where it stands."""
         promotion = self._promotions.promotion(job.payload["promotion"])
         if promotion.state is PromotionState.APPROVED:
             self._promotions.advance(
@@ -77,6 +77,14 @@ class Aftermath:
                 expected=(PromotionState.APPROVED,),
                 state=PromotionState.FAILED,
                 reason=job.reason,
+            )
+        elif promotion.state is PromotionState.APPLYING and not promotion.reason:
+            self._promotions.advance(
+                promotion.id,
+                expected=(PromotionState.APPLYING,),
+                state=PromotionState.APPLYING,
+                reason=f"left half done: {job.reason}; `autotune promote --approve {promotion.id}`"
+                " goes on with it, the next promotion to its target undoes it",
             )
 
     def _tell(self, job: Job) -> None:

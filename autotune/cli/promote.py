@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from autotune.bootstrap.promotions import approve_now, promote_now, propose_now, reject_now
+from autotune.bootstrap.releases import WAITING
 from autotune.bootstrap.service import local_user, open_service
 from autotune.cli.console import Console
 from autotune.cli.options import db_option, json_option
@@ -110,6 +111,7 @@ class _Asked:
         """Proposed; and, unless that is all that was asked for, put into service."""
         how, by = self._how, local_user()
         ask = not (how["propose"] or how["yes"])
+        store.trials.study(study)  # one that is not there is told before anything is asked
         if ask and (self._as_json or not someone_there()):
             raise InputRefused(
                 "nobody is there to be asked whether it shall be put into service",
@@ -136,8 +138,9 @@ class _Asked:
     def approved(self, store: ServiceStore, promotion_id: int) -> Promotion:
         """Also one that was approved, or begun, and whose process has ended."""
         promotion = store.promotions.promotion(promotion_id)
-        self._show(promotion)
-        if promotion.state is PromotionState.PROPOSED:
+        if promotion.state in WAITING:
+            self._show(promotion)
+        if promotion.state not in (PromotionState.APPROVED, PromotionState.APPLYING):
             promotion = approve_now(store, promotion_id, by=local_user())
         return self._carried_out(store, promotion)
 

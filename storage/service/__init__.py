@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import Engine
 
 from autotune.core.jobs import Job, JobKind, JobState
+from autotune.core.promotions import Promotion, PromotionState
 from autotune.core.schedules import NightRun
 from autotune.service_ports import Figures
 from storage.service.database import Database
 from storage.service.figures import read_figures
 from storage.service.jobs import SqlJobStore, job_row
 from storage.service.notices import SqlNoticeStore
-from storage.service.promotions import SqlPromotionStore
+from storage.service.promotions import SqlPromotionStore, advanced, audit_row
 from storage.service.schedules import SqlScheduleStore, new_run
 from storage.service.tokens import SqlTokenStore
 from storage.store import SqlTrialStore
@@ -81,6 +82,24 @@ class ServiceStore:
             run.job_id = job.id
             run_id = run.id
         return self.schedules.run(run_id)
+
+    def approve(
+        self, promotion: Promotion, *, title: str, devices: Sequence[str], subject: str, by: str
+    ) -> Job:
+        """A proposal, approved, with the job that puts it into service and the step's audit: all of
+        it or nothing."""
+        now = self._database.now()
+        payload = {"promotion": promotion.id}
+        about = {"model": promotion.model, "target": str(promotion.target)}
+        with self._database.write() as session:
+            proposed, approved = PromotionState.PROPOSED, PromotionState.APPROVED
+            advanced(session, promotion.id, (proposed,), approved, by=by, now=now)
+            session.add(audit_row(now, by, "approved", subject, detail=about))
+            job = job_row(now, JobKind.PROMOTE, title, payload, devices=devices, by=by)
+            session.add(job)
+            session.flush()
+            job_id = job.id
+        return self.jobs.job(job_id)
 
     def jobs_of(self, schedule: str, *states: JobState) -> Sequence[Job]:
         """Of the runs of schedules of that name, newest first."""

@@ -64,11 +64,7 @@ class SqlPromotionStore:
     ) -> Promotion:
         now = self._database.now()
         with self._database.write() as session:
-            row = _row(session, promotion_id, lock=True)
-            _refuse_unexpected(row, expected, state)
-            row.state = str(state)
-            if by is not None:
-                row.decided_by, row.decided_at = text(by), now
+            row = advanced(session, promotion_id, expected, state, by=by, now=now)
             if reason is not None:
                 row.reason = text(reason)
             if kept is not None:
@@ -106,15 +102,8 @@ class SqlPromotionStore:
         diff: str = "",
         detail: Mapping[str, Any] | None = None,
     ) -> None:
-        row = AuditRow(
-            at=self._database.now(),
-            who=text(who),
-            action=text(action),
-            subject=text(subject),
-            why=text(why),
-            diff=text(diff),
-            detail=dict(detail or {}),
-        )
+        now = self._database.now()
+        row = audit_row(now, who, action, subject, why=why, diff=diff, detail=detail)
         with self._database.write() as session:
             session.add(row)
 
@@ -124,6 +113,45 @@ class SqlPromotionStore:
             query = query.where(AuditRow.subject == text(subject))
         with self._database.read() as session:
             return [_entry(row) for row in session.scalars(query)]
+
+
+def advanced(  # noqa: PLR0913 - a step, and whose
+    session: Session,
+    promotion_id: int,
+    expected: Sequence[PromotionState],
+    state: PromotionState,
+    *,
+    by: str | None,
+    now: float,
+) -> PromotionRow:
+    """In its new state, as a part of the caller's transaction."""
+    row = _row(session, promotion_id, lock=True)
+    _refuse_unexpected(row, expected, state)
+    row.state = str(state)
+    if by is not None:
+        row.decided_by, row.decided_at = text(by), now
+    return row
+
+
+def audit_row(  # noqa: PLR0913 - who did what to what, and why
+    now: float,
+    who: str,
+    action: str,
+    subject: str,
+    *,
+    why: str = "",
+    diff: str = "",
+    detail: Mapping[str, Any] | None = None,
+) -> AuditRow:
+    return AuditRow(
+        at=now,
+        who=text(who),
+        action=text(action),
+        subject=text(subject),
+        why=text(why),
+        diff=text(diff),
+        detail=dict(detail or {}),
+    )
 
 
 def _supersede(session: Session, row: PromotionRow, state: PromotionState) -> None:
@@ -146,8 +174,11 @@ def _refuse_unexpected(
 ) -> None:
     if row.state not in expected:
         decided = f" by {row.decided_by}" if row.decided_by else ""
+        now = f"{row.state}{decided}".replace("_", " ", 1)
+        is_so = row.state == state
         raise Conflict(
-            f"promotion {row.id} is {row.state}{decided}: it cannot become {state}",
+            f"promotion {row.id} is "
+            + (f"already {now}" if is_so else f"{now}: it cannot become {state}"),
             next_step=f"That takes one that is {' or '.join(expected)}.",
         )
 

@@ -140,6 +140,10 @@ def test_what_one_has_rejected_another_cannot_approve(
         others.advance(
             promotion_id, expected=[PromotionState.PROPOSED], state=PromotionState.APPROVED, by="b"
         )
+    with pytest.raises(InputRefused, match=r"is already rejected by ann"):
+        others.advance(
+            promotion_id, expected=[PromotionState.PROPOSED], state=PromotionState.REJECTED, by="b"
+        )
     assert others.promotion(promotion_id).decided_by == "ann"
 
 

@@ -113,6 +113,25 @@ def test_a_proposal_is_approved_by_its_number(run: Run, repository: Path) -> Non
     assert batch(repository) == 4
 
 
+def test_a_study_that_is_not_there_is_told_before_anyone_is_asked(
+    run: Run, repository: Path
+) -> None:
+    with pytest.raises(InputRefused, match="no such study"):
+        run("promote", "nosuch", "--target", repository)
+
+
+def test_what_was_decided_already_is_told_without_its_difference(
+    run: Run, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("promote", "ocr", "--trial", 1, "--target", repository, "--propose")
+    run("promote", "--reject", 1)
+    shown: list[object] = []
+    monkeypatch.setattr("autotune.cli.promote._Asked._show", lambda *what: shown.append(what))
+    with pytest.raises(InputRefused, match="is rejected by"):
+        run("promote", "--approve", 1)
+    assert shown == []
+
+
 def test_a_proposal_is_rejected_by_its_number(run: Run, repository: Path, tmp_path: Path) -> None:
     run("promote", "ocr", "--trial", 1, "--target", repository, "--propose")
     run("promote", "--reject", 1, "--why", "not now")

@@ -75,6 +75,13 @@ def test_a_study_of_what_lies_below_the_root_is_read(root: Path) -> None:
     assert study.space.targets == ("max_batch_size",)
 
 
+def test_a_file_that_is_no_onnx_model_is_refused_at_once(root: Path) -> None:
+    (root / "linear.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(InputRefused, match="not a whole ONNX file") as refused:
+        Guard(Limits(root=root)).study(request())
+    assert str(root) not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "sections",
     [

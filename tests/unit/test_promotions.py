@@ -322,6 +322,17 @@ def test_an_approval_queues_the_promotion(
     assert (approved.state, approved.decided_by) == (PromotionState.APPROVED, "ann")
 
 
+def test_an_approval_whose_job_cannot_be_queued_is_none(
+    store: ServiceStore, propose: Callable[..., Promotion]
+) -> None:
+    proposal = propose()
+    broken: list[Any] = [object()]
+    with pytest.raises(AttributeError):
+        store.approve(proposal, title="t", devices=broken, subject="s", by="ann")
+    assert store.promotions.promotion(proposal.id).state is PromotionState.PROPOSED
+    assert "approved" not in [entry.action for entry in store.promotions.audit()]
+
+
 def test_what_one_has_rejected_another_cannot_approve(
     store: ServiceStore, propose: Callable[..., Promotion], tmp_path: Path
 ) -> None:

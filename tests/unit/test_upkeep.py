@@ -177,6 +177,16 @@ def test_a_promotion_whose_job_was_cancelled_before_it_began_has_failed(bench: B
     assert (found.state, found.reason) == (PromotionState.FAILED, "the disk is full")
 
 
+def test_a_promotion_that_lost_its_workers_half_way_says_what_to_do(bench: Bench) -> None:
+    promotion = bench.promotion(PromotionState.APPLYING)
+    bench.ended(JobKind.PROMOTE, {"promotion": promotion})
+    bench.look()
+    found = bench.store.promotions.promotion(promotion)
+    assert found.state is PromotionState.APPLYING
+    assert "the disk is full" in found.reason
+    assert f"autotune promote --approve {promotion}" in found.reason
+
+
 def test_a_promotion_that_is_in_service_stays_so(bench: Bench) -> None:
     promotion = bench.promotion(PromotionState.DONE)
     bench.ended(JobKind.PROMOTE, {"promotion": promotion})
