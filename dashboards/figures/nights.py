@@ -23,6 +23,9 @@ from dashboards.figures.draw import (
     layout,
 )
 
+CLOSE = 0.04
+"""Of the nights' reach: what is nearer than this has no room for words of its own."""
+MOST_WORDS = 3
 SIDES = {"champion": ("circle", PICK_COLOUR), "challenger": ("diamond-open", "#d8693b")}
 
 
@@ -149,7 +152,31 @@ def _changes(
             moments.append((each.applied_at, f"promotion {each.id}", MARKS[Standing.MEETS][1]))
         if undone and each.decided_at is not None and each.decided_at >= first:
             moments.append((each.decided_at, "rolled back", DEFAULT_COLOUR))
-    return [_upright(_local(at, zone), words, colour) for at, words, colour in moments]
+    reach = max([found[-1].at, *(at for at, _, _ in moments)]) - first
+    told = _labels(sorted(moments), CLOSE * reach)
+    return [_upright(_local(at, zone), words, colour) for at, words, colour in told]
+
+
+def _labels(
+    moments: Sequence[tuple[float, str, str]], close_s: float
+) -> list[tuple[float, str, str]]:
+    """Moments that would print their words over one another have them all at the first of them."""
+    groups: list[list[tuple[float, str, str]]] = []
+    for moment in moments:
+        if groups and moment[0] - groups[-1][0][0] <= close_s:
+            groups[-1].append(moment)
+        else:
+            groups.append([moment])
+    return [
+        (at, _joined([words for _, words, _ in group]) if not place else "", colour)
+        for group in groups
+        for place, (at, _, colour) in enumerate(group)
+    ]
+
+
+def _joined(words: Sequence[str]) -> str:
+    rest = len(words) - MOST_WORDS
+    return ", ".join(words[:MOST_WORDS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _upright(at: str, words: str, colour: str) -> dict[str, Any]:

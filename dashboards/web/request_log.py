@@ -18,6 +18,9 @@ from dashboards.api.router import PREFIX
 REQUEST_ID = "x-request-id"
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: told at level debug."""
+_UPDATES = "/_dash-update-component"
+"""What open pages ask every few seconds (what someone does there goes by the API): told at level
+debug unless it fails."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _GIVEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_PATH = 200
@@ -65,7 +68,8 @@ class RequestLog:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._seconds.labels(method, route_of(scope), status).observe(seconds)
         client = scope.get("client")
-        tell = self._log.debug if scope["path"] in _QUIET else self._log.info
+        polled = scope["path"] == _UPDATES and status < 400
+        tell = self._log.debug if polled or scope["path"] in _QUIET else self._log.info
         tell(
             "request",
             method=method,

@@ -10,6 +10,7 @@ from typing import Any
 
 import plotly.utils
 import pytest
+from dash import html
 from dash.development.base_component import Component
 
 from autotune.core.access import Identity, Role
@@ -35,6 +36,7 @@ from dashboards.web.parts.acts import Act, Question
 from dashboards.web.shell import who_looks
 from tests.service_app import Service
 from tests.service_shown import fill
+from tests.shown import parts_of
 
 OPERATOR = Identity(name="dana", role=Role.OPERATE)
 VIEWER = Identity(name="eve", role=Role.VIEW, token=3)
@@ -197,6 +199,28 @@ def test_a_night_that_failed_says_why_alone(desks: Desks) -> None:
     page = text(run.layout(desks, {"run": "4"}))
     assert "taken by other processes" in page
     assert "Is the champion still" not in page
+
+
+def test_the_steps_of_a_promotion_are_one_line_of_the_audit(desks: Desks) -> None:
+    found = [e for e in desks.promotions.audit() if e.subject == "promotion 2"]
+    assert len(found) > 2
+    shown = told.audit_listed(found)
+    assert len(parts_of(shown, html.Tr)) == 2
+    assert all(entry.action in text(shown) for entry in found)
+    assert len(parts_of(told.audit_listed(desks.promotions.audit()), html.Tr)) > 2
+
+
+def test_a_schedule_of_a_zone_that_is_unknown_here_is_not_called_paused(desks: Desks) -> None:
+    view = replace(desks.schedules.schedule("nightly"), next_at=None)
+    assert "does not know the time zone Europe/Berlin" in text(schedules.listed([view]))
+    assert "paused" in text(schedules.listed([desks.schedules.schedule("weekly")]))
+
+
+def test_approving_says_whether_anything_is_replaced(service: Service) -> None:
+    desks = service.desks()
+    assert "replaces what is in service" in text(promotions.ACTS["approve"].ask(desks, "4").says)
+    assert promotions.puts_the_first_there("--- /dev/null\n+++ linear/config.pbtxt\n+a: 1\n")
+    assert not promotions.puts_the_first_there("")
 
 
 def test_every_page_is_laid_out_at_its_address(desks: Desks) -> None:

@@ -136,6 +136,11 @@ def test_effects_are_tables() -> None:
     assert "instances" in text_of(shown)
 
 
+def test_only_where_there_is_a_pick_a_line_is_said_to_be_it() -> None:
+    assert "pick" not in parts.parallel_words(8, 8, None) + parts.parallel_words(8, 9, None)
+    assert "The thick line is the pick" in parts.parallel_words(8, 8, 3)
+
+
 @pytest.mark.parametrize(
     ("zoomed", "window"),
     [

@@ -177,6 +177,28 @@ def test_what_was_put_into_service_and_taken_out_stands_beside_the_nights() -> N
     assert told[:2] == ["promotion 7", "rolled back"]
 
 
+def test_words_of_moments_that_are_near_one_another_are_not_printed_over_one_another() -> None:
+    first = 1_790_000_000.0
+    promotions = [
+        Promotion(
+            id=number,
+            model="ocr",
+            target=Target(grpc="localhost:8001"),
+            study_id=1,
+            trial=5,
+            candidate={},
+            state=PromotionState.SUPERSEDED,
+            applied_at=first + at,
+        )
+        for number, at in ((1, 60), (2, 180), (3, 300), (4, 360), (5, 50_000))
+    ]
+    nights = [a_night(2, first + 86_400, 33.0), a_night(1, first, 31.0)]
+    figure = draw_nights(points(nights, "p95_ms"), "p95_ms", promotions, limit=None)
+    assert figure is not None
+    told = [shape["label"]["text"] for shape in figure["layout"]["shapes"]]
+    assert told == ["promotion 1, promotion 2, promotion 3 and 1 more", "", "", "", "promotion 5"]
+
+
 def test_a_night_that_measured_nothing_is_left_out() -> None:
     failed = replace(a_night(1, 1_790_000_000.0, 31.0), summary={}, state=RunState.FAILED)
     assert points([failed], "p95_ms") == []

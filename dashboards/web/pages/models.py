@@ -238,7 +238,7 @@ def _draw(desks: Desks, model: str, metric: str, zone: str) -> _Drawn:
     limit = _limits(desks, history).get(metric)
     figure = draw_nights(found, metric, history.champions, limit=limit, zone=known)
     if figure is None:
-        return _Drawn({"data": [], "layout": {}}, "No night knows it.")
+        return _Drawn(cards.NOTHING, "No night knows it.")
     nights = count(len({point.run for point in found}), "night")
     return _Drawn(figure, f"{nights}; 95% intervals; times in {name}. Click a point for its run.")
 

@@ -217,6 +217,12 @@ def _waiting(desks: Desks, on: str) -> Promotion:
     return found
 
 
+def puts_the_first_there(diff: str) -> bool:
+    """Whether a difference has nothing on its older side: nothing was there."""
+    heads = [line for line in diff.splitlines() if line.startswith("--- ")]
+    return bool(heads) and all(line.startswith("--- /dev/null") for line in heads)
+
+
 def _ask_approve(desks: Desks, on: str) -> Question:
     found = _waiting(desks, on)
     shadow = (
@@ -224,11 +230,14 @@ def _ask_approve(desks: Desks, on: str) -> Question:
         if found.target.live and found.target.shadow_s
         else ""
     )
-    says = f"Trial {found.trial} of study {found.study_id} replaces what is in service at "
+    which = f"Trial {found.trial} of study {found.study_id}"
+    says, kept = f"{which} replaces what is in service at ", " What it replaces is kept."
+    if puts_the_first_there(found.diff):
+        says, kept = f"{which} is put into service, where nothing of its model is yet, at ", ""
     return Question(
         title=f"Put {found.model} into service",
         says=[
-            html.P([says, html.Strong(str(found.target)), f".{shadow} What it replaces is kept."]),
+            html.P([says, html.Strong(str(found.target)), f".{shadow}{kept}"]),
             configs.diff(found.diff, "What it changes"),
         ],
         yes="Approve, and put it into service",

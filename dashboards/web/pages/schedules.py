@@ -63,7 +63,7 @@ def _row(view: ScheduleView) -> dict[str, Any]:
         ],
         "state": badge(schedule.state),
         "cron": [html.Code(schedule.cron), html.Small(f" {schedule.timezone}", className="quiet")],
-        "next": UNKNOWN if view.next_at is None else when(view.next_at),
+        "next": _next(view),
         "last": UNKNOWN if view.last is None else run_words(view.last),
         "policy": [
             str(schedule.policy),
@@ -71,6 +71,14 @@ def _row(view: ScheduleView) -> dict[str, Any]:
         ],
         "acts": html.Div(acts_of(schedule), className="acts"),
     }
+
+
+def _next(view: ScheduleView) -> Any:
+    if view.next_at is not None:
+        return when(view.next_at)
+    if view.schedule.state is ScheduleState.PAUSED:
+        return "paused"
+    return f"not known: this machine does not know the time zone {view.schedule.timezone}"
 
 
 def href(name: str) -> str:
@@ -144,7 +152,7 @@ def _facts(view: ScheduleView) -> list[tuple[str, Any]]:
     named = model.get("name") if isinstance(model, Mapping) else model
     return [
         ("due", [html.Code(schedule.cron), f" {schedule.timezone}"]),
-        ("next", "paused" if view.next_at is None else when(view.next_at)),
+        ("next", _next(view)),
         ("window", "as long as its study’s budget" if window is None else f"{window:g} minutes"),
         ("study", str(schedule.definition.get("study", ""))),
         *([("model", dcc.Link(named, href=f"/models/{quote(named, safe='')}"))] if named else []),

@@ -261,9 +261,10 @@ def _tell(dash_app: Dash, desks: Desks) -> None:
         metrics = (detail.study.sla.tightest_metric, *METRICS_ACROSS)
         axes = parallel.axes_of(detail.lines, metrics)
         figure = parallel.draw_parallel(axes, drawn, pick)
+        picked = pick if pick in {line.number for line in drawn} else None
         if figure is None:
-            return {"data": [], "layout": {}}, "There is nothing to draw yet."
-        return figure, parts.parallel_words(len(drawn), len(shown))
+            return cards.NOTHING, "There is nothing to draw yet."
+        return figure, parts.parallel_words(len(drawn), len(shown), picked)
 
     @answers(
         dash_app,

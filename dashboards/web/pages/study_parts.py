@@ -264,10 +264,15 @@ def front(detail: StudyDetail, found: Cloud) -> Component | None:
     )
 
 
-def parallel_words(drawn: int, all_: int) -> str:
+def parallel_words(drawn: int, all_: int, pick: int | None) -> str:
     if drawn < all_:
-        return f"{drawn:,} of {all_:,} trials, evenly chosen, with the front and the pick (thick)."
-    return f"{count(drawn, 'trial')}. The thick line is the pick; click a line for its trial."
+        with_pick = "" if pick is None else " and the pick (thick)"
+        said = f"{drawn:,} of {all_:,} trials, evenly chosen, with the front{with_pick}."
+    else:
+        said = f"{count(drawn, 'trial')}." + (
+            "" if pick is None else " The thick line is the pick."
+        )
+    return f"{said} Click a line for its trial."
 
 
 # ----------------------------------------------------------------------------------------- effects
@@ -289,7 +294,7 @@ def effects_shown(found: Sequence[Effect], metric: str) -> Component:
 
 def _effect(effect: Effect, metric: str, most: float) -> Component:
     columns = (
-        Column(key="value", title=effect.parameter),
+        Column(key="value", title="value"),
         Column(key="median", title="median", number=True),
         Column(key="bar", title=""),
         Column(key="half", title="middle half", number=True),

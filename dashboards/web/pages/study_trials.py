@@ -16,7 +16,7 @@ from dashboards.figures.effects import value_words, varied
 from dashboards.web.pages.study_parts import pick_of
 from dashboards.web.parts import cards
 from dashboards.web.parts.callbacks import answers
-from dashboards.web.parts.tables import grid, number_column, text_column
+from dashboards.web.parts.tables import grid, height, number_column, text_column
 from search_spaces.candidate import Value
 
 SHOWN = (
@@ -75,16 +75,17 @@ def register(dash_app: Dash, desks: Desks) -> None:
         dash_app,
         Output("trials", "columnDefs"),
         Output("trials", "rowData"),
+        Output("trials-region", "style"),
         Input("cloud-drawn", "data"),
         State("study-reference", "data"),
         prevent_initial_call=True,
     )
-    def fill(version: str | None, reference: str) -> tuple[Any, Any]:
+    def fill(version: str | None, reference: str) -> tuple[Any, Any, Any]:
         """Of a grid that is there: what was sorted, filtered and scrolled to stays."""
         if version is None:
-            return no_update, no_update
+            return (no_update,) * 3
         detail = desks.studies.study(reference)
-        return columns_of(detail), rows_of(detail)
+        return columns_of(detail), rows_of(detail), height(len(detail.lines))
 
 
 def columns_of(detail: StudyDetail) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -45,17 +46,42 @@ def audit_listed(found: Sequence[AuditEntry]) -> Component:
         Column(key="subject", title="To what"),
         Column(key="why", title="Why"),
     )
-    return table("audit", "Audit", columns, [_entry(entry) for entry in found])
+    rows = [_folded(list(steps)) for _, steps in groupby(found, key=_fold)]
+    return table("audit", "Audit", columns, rows)
 
 
-def _entry(entry: AuditEntry) -> dict[str, Any]:
+def _fold(entry: AuditEntry) -> Any:
+    """What steps of one thing have in common: a promotion leaves one after another."""
+    return entry.subject if entry.subject.startswith("promotion ") else entry.id
+
+
+def _folded(steps: Sequence[AuditEntry]) -> dict[str, Any]:
+    """Newest first; the last step says how it stands, and the others are below it."""
+    last = steps[0]
+    why = next((entry.why for entry in steps if entry.why), "") or "–"
+    diff = next((entry for entry in steps if entry.diff), last)
     return {
-        "at": when(entry.at),
-        "who": entry.who,
-        "action": entry.action,
-        "subject": _subject(entry.subject),
-        "why": [entry.why or "–", _difference(entry)],
+        "at": when(last.at),
+        "who": ", ".join(dict.fromkeys(entry.who for entry in steps)),
+        "action": last.action,
+        "subject": _subject(last.subject),
+        "why": [why, _difference(diff), _steps(steps) if len(steps) > 1 else None],
     }
+
+
+def _steps(steps: Sequence[AuditEntry]) -> Component:
+    lines = [
+        html.Li(
+            [
+                when(entry.at),
+                f" {entry.who}: {entry.action}" + (f" ({entry.why})" if entry.why else ""),
+            ]
+        )
+        for entry in reversed(steps)
+    ]
+    return html.Details(
+        [html.Summary(f"its {len(steps)} steps"), html.Ul(lines, className="reasons")]
+    )
 
 
 _PAGES = {"promotion": "/promotions/", "schedule": "/schedules/", "model": "/models/"}

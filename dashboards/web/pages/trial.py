@@ -26,7 +26,7 @@ from dashboards.web.parts.words import aria, count
 from dashboards.web.routing import Asked, Page
 
 EVERY_MS = 3000
-_NOTHING: Any = {"data": [], "layout": {}}
+_NOTHING: Any = cards.NOTHING
 _PLOTS = ("latency", "course", "split", "batches")
 
 

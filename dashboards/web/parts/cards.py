@@ -24,6 +24,10 @@ PLOT: Any = {
 }
 """How Plotly behaves; its image button makes the file in the browser."""
 
+_UNSEEN: Any = {"visible": False}
+NOTHING: Any = {"data": [], "layout": {"xaxis": _UNSEEN, "yaxis": _UNSEEN}}
+"""A plot without anything, its axes included: what is not there yet is not drawn as if it were."""
+
 
 def section(title: str, *content: Any, name: str, beside: Any = None) -> Component:
     """A card under a heading; ``name`` is its id, ``beside`` stands at the heading's right."""
@@ -40,13 +44,18 @@ def plot(name: str, said: str, *, figure: Figure | None = None, tall: bool = Fal
             html.Div(
                 dcc.Graph(
                     id=name,
-                    figure=figure if figure is not None else {"data": [], "layout": {}},
+                    figure=NOTHING if figure is None else figure,
                     config=PLOT,
                     responsive=True,
                 ),
                 className="plot tall" if tall else "plot",
             ),
-            html.Figcaption(id=f"{name}-note", className="quiet", **aria(live="polite")),
+            html.Figcaption(
+                "Reading …" if figure is None else None,
+                id=f"{name}-note",
+                className="quiet",
+                **aria(live="polite"),
+            ),
         ],
         className="figure",
         role="group",

@@ -80,6 +80,9 @@ def _row(columns: Sequence[Column], row: Mapping[str, Any]) -> Component:
 
 
 # ---------------------------------------------------------------------------------------- grids
+ROW_PX, HEADINGS_PX = 32, 110
+
+
 def grid(
     name: str,
     label: str,
@@ -88,14 +91,15 @@ def grid(
     *,
     row_id: str,
 ) -> Component:
-    """A grid of many rows: sorted, filtered and scrolled in the browser, by keyboard too. It fills
-    the place that it is put in. Later rows come from a callback (``rowData``); ``row_id`` is the
-    field, a text, that names a row, so that they leave what is selected and scrolled to as it is.
+    """A grid of many rows: sorted, filtered and scrolled in the browser, by keyboard too. It is as
+    high as its rows, up to a limit (the style sheet's). Later rows come from a callback
+    (``rowData``, and ``style`` of ``<name>-region``, see `height`); ``row_id`` is the field, a
+    text, that names a row, so that they leave what is selected and scrolled to as it is.
     """
     options: dict[str, Any] = {
         "suppressFieldDotNotation": True,
         "animateRows": False,
-        "rowHeight": 32,
+        "rowHeight": ROW_PX,
         "ensureDomOrder": True,
     }
     return html.Div(
@@ -116,10 +120,17 @@ def grid(
             style={"height": "100%", "width": "100%"},
             className="grid",
         ),
+        id=f"{name}-region",
         className="grid-region",
+        style=height(len(rows)),
         role="region",
         **aria(label=label),
     )
+
+
+def height(rows: int) -> dict[str, str]:
+    """The style of a grid's region: what its rows and headings take."""
+    return {"height": f"{max(rows, 3) * ROW_PX + HEADINGS_PX}px"}
 
 
 def number_column(field: str, title: str, *, words: str = "params.value", **more: Any) -> Any:

@@ -1,5 +1,6 @@
-"""What a page that is left open says when the service, or who looks, is no longer what it was;
-where a dialog begins. Skipped where there is no Chromium."""
+"""Pages in use: what one that is left open says when the service, or who looks, is no longer what
+it was; where a dialog begins; what is as large as its content. Skipped where there is no Chromium.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +16,15 @@ from tests.service_app import Service, listening
 from tests.service_shown import fill
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+EMPTY_PX = """(region) => {
+  const bottom = (element) => element.getBoundingClientRect().bottom;
+  return bottom(region) - Math.max(...[...region.querySelectorAll(".ag-row")].map(bottom));
+}"""
+"""How much of a grid stands empty below its rows."""
+CUT_OFF = """(all) => all
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => one.innerText)"""
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +108,16 @@ def test_a_dialog_begins_in_its_field_or_on_what_leaves_all_as_it_is(
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text(at)).to_be_visible(timeout=20_000)
     expect(dialog.locator(":focus")).to_have_accessible_name(re.compile(at))
+
+
+def test_the_grid_is_as_high_as_its_few_rows_and_narrow_tables_of_effects_are_whole(
+    page: Page, url: str
+) -> None:
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.goto(f"{url}/study/2")
+    page.locator("#trials-region").scroll_into_view_if_needed()
+    expect(page.locator("#trials .ag-row").first).to_be_visible(timeout=20_000)
+    assert page.locator("#trials-region").evaluate(EMPTY_PX) < 60
+    page.goto(f"{url}/study/1")
+    expect(page.locator(".effect").first).to_be_visible(timeout=20_000)
+    assert page.locator(".effect .scroll").evaluate_all(CUT_OFF) == []
