@@ -149,7 +149,8 @@ class PromotionStore(Protocol):
         detail: Mapping[str, Any] | None = None,
     ) -> Promotion:
         """Change its state if it is one of the ``expected``, else InputRefused: two people cannot
-        approve what one has rejected. One that is done supersedes the model's and target's last."""
+        approve what one has rejected. One that is done supersedes the model's and target's last,
+        and the audit trail says so."""
 
     def champion(self, model: str, target: Target | None = None) -> Promotion | None:
         """The latest that is in service."""

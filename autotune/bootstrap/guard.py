@@ -105,7 +105,7 @@ def _refuse_strange(node: object, depth: int = 0) -> None:
         for each in node:
             _refuse_strange(each, depth + 1)
     elif isinstance(node, str) and not _plain(node):
-        raise InputRefused("a study's words are plain text", value=ascii(node[:100]))
+        raise InputRefused("a study's words are plain text", value=node[:100])
 
 
 def _plain(text: str) -> bool:

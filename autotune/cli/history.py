@@ -17,6 +17,8 @@ from autotune.core.promotions import AuditEntry, Promotion
 from autotune.core.schedules import NightRun
 from autotune.service_ports import ModelHistory
 
+_LONGEST_WORD = 32
+
 
 @click.command(
     name="history",
@@ -57,6 +59,7 @@ def print_history(found: ModelHistory, *, last: int, diff: bool) -> None:
         if not table.row_count:
             continue
         Console.plain(f"\n{found.model}: {title}")
+        _keep_words(table)
         Console.out.print(table)
     if diff:
         _print_diffs(found.audit[:last])
@@ -72,7 +75,7 @@ def _champions(promotions: Sequence[Promotion]) -> Table:
             str(each.study_id),
             str(each.trial),
             str(each.target),
-            each.reason or each.why,
+            "; ".join(filter(None, (each.why, each.reason))),
         )
     return table
 
@@ -106,6 +109,14 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _keep_words(table: Table) -> None:
+    """Whole as long as they are not very long: on a narrow terminal the last column, which has
+    sentences, gives way."""
+    for column in table.columns[:-1]:
+        words = [word for cell in column.cells for word in str(cell).split()]
+        column.min_width = min(max(map(len, words), default=0), _LONGEST_WORD)
 
 
 def _time(at: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from autotune.core.errors import Conflict, NotFound
@@ -23,13 +23,14 @@ class SqlPromotionStore:
         self._database = database
 
     def propose(self, promotion: Promotion) -> int:
-        row = _new_row(promotion, self._database.now())
+        now = self._database.now()
+        row = _new_row(promotion, now)
         with self._database.write() as session:
             session.add(row)
             session.flush()
-            _supersede(session, row, PromotionState.PROPOSED)
+            _supersede(session, row, PromotionState.PROPOSED, now)
             if promotion.state is PromotionState.DONE:
-                _supersede(session, row, PromotionState.DONE)
+                _supersede(session, row, PromotionState.DONE, now)
             return row.id
 
     def promotion(self, promotion_id: int) -> Promotion:
@@ -74,7 +75,7 @@ class SqlPromotionStore:
             if state is PromotionState.DONE:
                 row.applied_at = now
                 session.flush()
-                _supersede(session, row, PromotionState.DONE)
+                _supersede(session, row, PromotionState.DONE, now)
             return _promotion(row)
 
     def champion(self, model: str, target: Target | None = None) -> Promotion | None:
@@ -154,19 +155,22 @@ def audit_row(  # noqa: PLR0913 - who did what to what, and why
     )
 
 
-def _supersede(session: Session, row: PromotionRow, state: PromotionState) -> None:
-    """The others of its model and target that are in that state."""
-    others = update(PromotionRow).where(
+def _supersede(session: Session, row: PromotionRow, state: PromotionState, now: float) -> None:
+    """The others of its model and target that are in that state; what was said of them stays."""
+    others = select(PromotionRow).where(
         PromotionRow.model == row.model,
         PromotionRow.place == row.place,
         PromotionRow.state == str(state),
         PromotionRow.id != row.id,
     )
-    session.execute(
-        others.values(
-            state=str(PromotionState.SUPERSEDED), reason=f"superseded by promotion {row.id}"
-        )
-    )
+    words = f"superseded by promotion {row.id}"
+    about = {"model": row.model, "target": row.place}
+    who = row.decided_by or row.created_by
+    for other in session.scalars(others.with_for_update()).all():
+        other.state = str(PromotionState.SUPERSEDED)
+        other.reason = f"{other.reason}; {words}" if other.reason else words
+        subject = f"promotion {other.id}"
+        session.add(audit_row(now, who, "superseded", subject, why=words, detail=about))
 
 
 def _refuse_unexpected(

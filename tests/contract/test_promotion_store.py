@@ -189,6 +189,18 @@ def test_the_champion_is_the_one_in_service_and_supersedes_the_last(
     assert promotions.promotion(first).state is PromotionState.SUPERSEDED
 
 
+def test_what_is_superseded_keeps_its_reason_and_the_trail_says_by_what(
+    promotions: PromotionStore, clock: Clock
+) -> None:
+    first = _done(promotions, replace(PROPOSAL, reason="p95 meets"))
+    clock.at += 1
+    second = _done(promotions)
+    words = f"superseded by promotion {second}"
+    assert promotions.promotion(first).reason == f"p95 meets; {words}"
+    (step,) = promotions.audit(subject=f"promotion {first}")
+    assert (step.who, step.action, step.why) == (PROPOSAL.created_by, "superseded", words)
+
+
 def test_each_target_has_its_own_champion(promotions: PromotionStore, clock: Clock) -> None:
     here = _done(promotions)
     clock.at += 1

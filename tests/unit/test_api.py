@@ -299,7 +299,8 @@ def test_a_model_of_which_nothing_is_in_service_has_nothing_to_roll_back(api: Te
 def test_a_models_history_tells_who_did_what(api: TestClient) -> None:
     found = got(api, "models/linear/history")
     assert found["model"] == "linear"
-    assert {entry["who"] for entry in found["audit"]} == {"local"}
+    told = {(entry["who"], entry["action"] == "superseded") for entry in found["audit"]}
+    assert told == {("local", False), ("schedule nightly", True)}
     assert "linear" in got(api, "models")
 
 

@@ -75,6 +75,12 @@ def test_a_study_of_what_lies_below_the_root_is_read(root: Path) -> None:
     assert study.space.targets == ("max_batch_size",)
 
 
+def test_what_is_no_plain_text_is_shown_once_quoted(root: Path) -> None:
+    with pytest.raises(InputRefused) as refused:
+        study_within(request(model={"onnx": "a\0b.onnx"}), Limits(root=root))
+    assert str(refused.value).endswith(r"(got 'a\x00b.onnx')")
+
+
 def test_a_file_that_is_no_onnx_model_is_refused_at_once(root: Path) -> None:
     (root / "linear.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1")
     with pytest.raises(InputRefused, match="not a whole ONNX file") as refused:

@@ -13,7 +13,12 @@ from typing import Any
 
 import pytest
 import structlog
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from autotune.bootstrap.logs import LogFormat, set_up_logs
@@ -22,7 +27,7 @@ from autotune.core.errors import StoreFailed
 from autotune.core.jobs import JobKind, JobState
 from autotune.core.notices import Event
 from autotune.core.schedules import Outcome, RunState, Schedule
-from dashboards.web.request_log import REQUEST_ID
+from dashboards.web.request_log import REQUEST_ID, RequestLog, request_seconds
 from tests import service_app
 from tests.service_app import LOCAL, Service
 
@@ -172,6 +177,19 @@ def test_what_monitors_ask_every_few_seconds_is_not_told(
     for path in ("/healthz", "/readyz", "/metrics"):
         client(service).get(path)
     assert lines(log) == []
+
+
+@pytest.mark.parametrize(("status", "told"), [(200, []), (500, ["/_dash-update-component"])])
+def test_what_open_pages_ask_every_few_seconds_is_told_only_when_it_fails(
+    log: io.StringIO, status: int, told: list[str]
+) -> None:
+    async def page(request: Request) -> Response:
+        return Response(status_code=status)
+
+    app = Starlette(routes=[Route("/_dash-update-component", page, methods=["POST"])])
+    seconds = request_seconds(CollectorRegistry())
+    TestClient(RequestLog(app, seconds=seconds)).post("/_dash-update-component")
+    assert [line["path"] for line in lines(log)] == told
 
 
 def test_a_path_cannot_begin_a_line_of_its_own(service: Service, log: io.StringIO) -> None:

@@ -216,13 +216,16 @@ def test_studies_of_the_same_model_are_the_past_with_what_their_nights_kept(
     store.close()
 
 
-def test_a_run_whose_schedule_is_gone_has_failed(tmp_path: Path) -> None:
+def test_a_run_whose_schedule_is_gone_has_failed_though_there_be_a_new_one_of_its_name(
+    tmp_path: Path,
+) -> None:
     db = str(tmp_path / "autotune.db")
     store = ServiceStore(db)
     run_id = store.schedules.due(store.schedules.add(SCHEDULE), 1.0)
     store.schedules.remove("nightly")
+    store.schedules.add(SCHEDULE)
     assert run_id is not None
-    with pytest.raises(InputRefused, match="no such schedule"):
+    with pytest.raises(InputRefused, match="the schedule was removed"):
         run_night(run_id, db=db, out=tmp_path, by="test", listen=lambda _: None)
     assert store.schedules.run(run_id).state is RunState.FAILED
     store.close()

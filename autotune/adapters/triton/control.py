@@ -137,7 +137,7 @@ class Control:
             text = str(error.message() or error)
             if str(error.status()).endswith("DEADLINE_EXCEEDED"):
                 failure: ServerFailed = Unanswered(
-                    "the server did not answer in time", value=f"{timeout_s:g} s"
+                    f"the server at {self._address} did not answer within {timeout_s:g} s"
                 )
             elif self.live():
                 failure = Refused("the server refused", value=text)
