@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ from dashboards.web.parts.words import when
 from dashboards.web.routing import Asked, Page
 
 LATEST = 200
+SOON_S = 3600.0
 
 
 # ------------------------------------------------------------------------------------------ audit
@@ -46,13 +46,23 @@ def audit_listed(found: Sequence[AuditEntry]) -> Component:
         Column(key="subject", title="To what"),
         Column(key="why", title="Why"),
     )
-    rows = [_folded(list(steps)) for _, steps in groupby(found, key=_fold)]
-    return table("audit", "Audit", columns, rows)
+    return table("audit", "Audit", columns, [_folded(steps) for steps in _folds(found)])
 
 
-def _fold(entry: AuditEntry) -> Any:
-    """What steps of one thing have in common: a promotion leaves one after another."""
-    return entry.subject if entry.subject.startswith("promotion ") else entry.id
+def _folds(found: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
+    """Newest first. A promotion leaves one step after another, with others' in between: those that
+    follow one another soon stand together."""
+    folds: list[list[AuditEntry]] = []
+    latest: dict[str, list[AuditEntry]] = {}
+    for entry in found:
+        fold = latest.get(entry.subject)
+        if fold is not None and fold[-1].at - entry.at <= SOON_S:
+            fold.append(entry)
+            continue
+        folds.append([entry])
+        if entry.subject.startswith("promotion "):
+            latest[entry.subject] = folds[-1]
+    return folds
 
 
 def _folded(steps: Sequence[AuditEntry]) -> dict[str, Any]:
