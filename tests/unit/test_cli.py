@@ -15,13 +15,15 @@ from typing import NoReturn
 
 import click
 import pytest
+import rich.console
 
 from autotune.bootstrap import StudySession
 from autotune.cli import cli, main
+from autotune.cli.console import Console
 from autotune.cli.signals import interruptible
 from autotune.cli.system_errors import of_the_system
 from autotune.cli.tune import resumable
-from autotune.core.errors import Interrupted
+from autotune.core.errors import Interrupted, StoreFailed
 
 CONTEXT = click.Context(cli, info_name="autotune")
 COMMANDS = cli.list_commands(CONTEXT)
@@ -177,4 +179,26 @@ def test_what_the_system_refuses_tells_of_resuming_only_where_a_study_was_run(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["autotune", command])
     told = str(of_the_system(OSError(28, "No space left on device")))
+    assert ("--resume" in told) is resumes
+
+
+@pytest.mark.parametrize(("command", "resumes"), [("tune", True), ("token", False)])
+def test_a_full_database_tells_of_resuming_only_where_a_study_was_run(
+    command: str,
+    *,
+    resumes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(**_: object) -> NoReturn:
+        rule = "the disk is full: the last step was not stored"
+        raise StoreFailed(rule, next_step="Make room.", told=rule)
+
+    monkeypatch.setattr("sys.argv", ["autotune", command])
+    monkeypatch.setattr(cli, "main", full)
+    monkeypatch.setattr(Console, "err", rich.console.Console(stderr=True))
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().err
+    assert "the disk is full" in told
     assert ("--resume" in told) is resumes
