@@ -189,7 +189,12 @@ def _upright(at: str, words: str, colour: str) -> dict[str, Any]:
         "y0": 0,
         "y1": 1,
         "line": {"color": colour, "width": 1.3, "dash": "dot"},
-        "label": {"text": words, "textposition": "end", "font": {"size": 11}},
+        "label": {
+            "text": words,
+            "textposition": "end",
+            "xanchor": "right",
+            "font": {"size": 11},
+        },
     }
 
 
