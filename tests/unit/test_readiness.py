@@ -92,11 +92,6 @@ def test_what_is_wrong_is_in_the_log_once(bench: Bench) -> None:
     ]
 
 
-def test_a_try_leaves_nothing_in_the_database(bench: Bench) -> None:
-    bench.store.refuse_unwritable()
-    assert bench.store.is_current()
-
-
 def test_a_database_without_room_refuses_the_try(bench: Bench) -> None:
     with no_room(), pytest.raises(StoreFailed):
         bench.store.refuse_unwritable()
