@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dashboards.api.router import PREFIX
 
 REQUEST_ID = "x-request-id"
-_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Asked every few seconds by machines: told at level debug."""
+_QUIET = frozenset({"/healthz", "/readyz", "/metrics", f"{PREFIX}/me"})
+"""Asked every few seconds by machines and open pages: told at level debug."""
 _UPDATES = "/_dash-update-component"
 """What open pages ask every few seconds (what someone does there goes by the API): told at level
 debug unless it fails."""

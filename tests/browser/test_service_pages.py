@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -84,15 +85,19 @@ def test_a_page_says_since_when_the_service_gives_no_answer_until_it_does(
     expect(left).to_be_visible()
 
 
+@pytest.mark.parametrize("path", ["/jobs?of=me", "/study/1/compare?a=0&b=5"])
 def test_a_page_whose_token_was_revoked_leads_to_the_login(
-    stranger: Page, service: Service, url: str
+    stranger: Page, service: Service, url: str, path: str
 ) -> None:
-    stranger.goto(f"{url}/jobs?of=me")
+    """Whether or not the page follows what it shows."""
+    stranger.clock.install()
+    stranger.goto(f"{url}{path}")
     stranger.get_by_label("Token").fill(service.token("watcher", Role.VIEW))
     stranger.get_by_role("button", name="Log in").click()
     expect(stranger.get_by_text("watcher (view)")).to_be_visible(timeout=20_000)
     service.store.tokens.revoke("watcher")
-    stranger.wait_for_url("**/login?next=%2Fjobs%3Fof%3Dme")
+    stranger.clock.fast_forward(20_000)
+    stranger.wait_for_url(f"**/login?next={quote(path, safe='')}")
     expect(stranger.get_by_text("watcher")).to_have_count(0)
 
 

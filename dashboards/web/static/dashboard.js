@@ -39,6 +39,13 @@
       throw error;
     }
   };
+  // A page that follows nothing, or seldom, asks all the same.
+  const IDLE_MS = 10000, LOOK_MS = 5000;
+  const look = () => {
+    if (!document.hidden && new Date() - answered > IDLE_MS) window.fetch("/api/v1/me").catch(() => {});
+  };
+  setInterval(look, LOOK_MS);
+  document.addEventListener("visibilitychange", look);
 
   // ------------------------------------------------------------------------------ navigation
   let onceHere = false;
