@@ -62,7 +62,8 @@ def test_a_study_that_is_interrupted_at_every_stage_in_turn_comes_to_its_end(cli
         running.assert_nothing_left()
         shown = cli.shown()
         if not came_to_its_end(shown, moment):
-            ended.expect(1, f"stopped by {signum.name}", "--resume")
+            how = "goes on" if number else "begins anew"  # what was measured is gone on with
+            ended.expect(1, f"stopped by {signum.name}", how)
             assert shown["study"]["state"] == "interrupted"
         if number >= 1:
             first = first or shown["trials"][0]

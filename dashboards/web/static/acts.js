@@ -28,6 +28,12 @@
     event.preventDefault();
     event.target.closest("dialog").querySelector("[data-do]")?.click();
   });
+  // A page that was drawn anew meanwhile has another button in the place of the one that asked.
+  addEventListener("close", (event) => {
+    if (!event.target.matches?.("dialog.act") || document.activeElement !== document.body) return;
+    const { act, on } = named(event.target);
+    document.querySelector(`button[data-act="${CSS.escape(act)}"][data-on="${CSS.escape(on)}"]`)?.focus();
+  }, true);
   // A dialog that has just come is opened over the page: the keyboard stays within it, Escape
   // closes it, and the button that asked for it has the focus again. The focus is in the first
   // field (fields come a moment after the dialog), else on what leaves all as it is: never on the
