@@ -347,6 +347,22 @@ def test_a_dialog_is_answered_and_left_by_the_keyboard_alone(
         assert service.store.promotions.promotion(4).reason == "not before Monday"
 
 
+def test_a_page_that_is_drawn_anew_keeps_the_focus_where_it_was(
+    browser: Browser, shown: tuple[Service, str]
+) -> None:
+    with visiting(browser, shown[1]) as (page, _):
+        page.goto("/schedules/nightly")
+        button = page.get_by_role("button", name="Run now")
+        button.focus()
+        button.evaluate("old => old.replaceWith(old.cloneNode(true))")
+        expect(button).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("dialog")).to_be_visible()
+        button.evaluate("old => old.replaceWith(old.cloneNode(true))")
+        page.keyboard.press("Escape")
+        expect(button).to_be_focused()
+
+
 def test_a_schedule_is_paused_resumed_and_run(browser: Browser, shown: tuple[Service, str]) -> None:
     with visiting(browser, shown[1]) as (page, _):
         page.goto("/schedules/nightly")

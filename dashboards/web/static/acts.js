@@ -30,8 +30,9 @@
   });
   // A page that was drawn anew meanwhile has another button in the place of the one that asked.
   addEventListener("close", (event) => {
-    if (!event.target.matches?.("dialog.act") || document.activeElement !== document.body) return;
-    const { act, on } = named(event.target);
+    const dialog = event.target, active = document.activeElement;
+    if (!dialog.matches?.("dialog.act") || !(active === document.body || dialog.contains(active))) return;
+    const { act, on } = named(dialog);
     document.querySelector(`button[data-act="${CSS.escape(act)}"][data-on="${CSS.escape(on)}"]`)?.focus();
   }, true);
   // A dialog that has just come is opened over the page: the keyboard stays within it, Escape

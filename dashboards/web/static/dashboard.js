@@ -47,6 +47,26 @@
   setInterval(look, LOOK_MS);
   document.addEventListener("visibilitychange", look);
 
+  // ---------------------------------------------------------------------------------- focus
+  // A page that is drawn anew while it is looked at has another element in the place of the one
+  // that had the focus: that gets it, or who uses the keyboard would begin at the top again.
+  let focused = null;
+  const named = (element) => {
+    if (element.id) return `#${CSS.escape(element.id)}`;
+    const { act, on } = element.dataset;
+    if (act) return `button[data-act="${CSS.escape(act)}"][data-on="${CSS.escape(on)}"]`;
+    const href = element.getAttribute("href");
+    return href && `main a[href="${CSS.escape(href)}"]`;
+  };
+  addEventListener("focusin", (event) => { focused = event.target; });
+  addEventListener("pointerdown", () => { focused = null; });
+  new MutationObserver(() => {
+    if (!focused || focused.isConnected || document.activeElement !== document.body) return;
+    const name = named(focused);
+    focused = null;
+    if (name) document.querySelector(name)?.focus({ preventScroll: true });
+  }).observe(document, { childList: true, subtree: true });
+
   // ------------------------------------------------------------------------------ navigation
   let onceHere = false;
   const arrived = (title) => {
