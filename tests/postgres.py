@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -53,7 +54,7 @@ def server(folder: Path) -> Iterator[str]:
             _wait_for(process, port, log)
             yield f"postgresql+psycopg://{USER}@127.0.0.1:{port}/postgres"
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # not SIGTERM: that waits until all have gone
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:

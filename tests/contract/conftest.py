@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,37 +36,30 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@contextmanager
-def own_schema(url: str) -> Iterator[str]:
-    """An empty schema of a PostgreSQL database, as a URL."""
+def own_schema(url: str) -> str:
+    """An empty schema of a PostgreSQL database, as a URL. It goes with the server."""
     schema = f"test_{uuid.uuid4().hex}"
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text(f"CREATE SCHEMA {schema}"))
+    engine.dispose()
     inside = make_url(url).update_query_dict({"options": f"-csearch_path={schema}"})
-    try:
-        yield inside.render_as_string(hide_password=False)
-    finally:
-        with engine.begin() as connection:
-            connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
-        engine.dispose()
+    return inside.render_as_string(hide_password=False)
 
 
 @pytest.fixture(params=DATABASES)
-def blank(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def blank(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database without tables."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/service.db"
-        return
-    with own_schema(request.getfixturevalue("postgresql")) as url:
-        yield url
+        return f"sqlite:///{tmp_path}/service.db"
+    return own_schema(request.getfixturevalue("postgresql"))
 
 
 @pytest.fixture(scope="session")
-def prepared(postgresql: str) -> Iterator[str]:
-    with own_schema(postgresql) as url:
-        ServiceStore(url).close()
-        yield url
+def prepared(postgresql: str) -> str:
+    url = own_schema(postgresql)
+    ServiceStore(url).close()
+    return url
 
 
 @pytest.fixture
