@@ -37,7 +37,7 @@ QUICK = {
     "timeout_s": 3,
 }
 """A workload of about two seconds a candidate: a median wants only twenty requests."""
-EASY = {"p50_ms": 300}
+EASY = {"p50_ms": 300, "min_achieved": 0.5}
 """Also met on a machine that is busy with other tests, by a model that takes a millisecond."""
 CALM: dict[str, Any] = {"finals": "none", "trust": {"foreign_cpu": 1}}
 """No more phases than the search's, and none refused because other tests are at work too."""
