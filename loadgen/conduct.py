@@ -28,11 +28,6 @@ _FIRST_CHECK_S = 0.5
 _CHECK_S = 0.25
 _POLL_S = 0.05
 _PATIENCE = 0.25
-_LEAD_S = 0.02
-"""How long before its time a process hears of the moment that its window opens, so that what is due
-by then can be told from what is due after it."""
-_LEAD_OF_MANY_S = 0.1
-"""The same, where several processes have to hear of it in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +81,18 @@ class Conduct:
             reader.read()
             was_steady = steady(reader.latencies_ms())
             if was_steady or self._grows(reader):
-                self.fleet.send({"do": "open", "at_s": self._soon_s(_LEAD_S)})
+                self.fleet.send({"do": "open", "at_s": self._since_start_s() + self.fleet.lead_s})
                 return was_steady
             check = max(check + _CHECK_S, time.monotonic())
         return False
 
-    def _soon_s(self, lead_s: float) -> float:
-        """A moment that each process hears of before it comes, since the start."""
-        lead_s = lead_s if len(self.fleet.members) == 1 else _LEAD_OF_MANY_S
-        return max(0.0, time.monotonic() - self.start) + lead_s
+    def _since_start_s(self) -> float:
+        return max(0.0, time.monotonic() - self.start)
+
+    def _closing_s(self) -> float:
+        """Now, where one process hears of it; a moment that all of several hear of before it."""
+        alone = len(self.fleet.members) == 1
+        return self._since_start_s() + (0.0 if alone else self.fleet.lead_s)
 
     def _grows(self, reader: StreamsReader) -> bool:
         mode, growth = self.plan.mode, reader.growth_qps()
@@ -117,7 +115,7 @@ class Conduct:
             result = summarise(so_far, timeout_s=self.plan.timeout_s, histogram=False)
             answer = self.window.enough(result)
             if answer is not None:
-                self.fleet.send({"do": "close", "at_s": self._soon_s(0.0)})
+                self.fleet.send({"do": "close", "at_s": self._closing_s()})
                 return answer
         return None
 

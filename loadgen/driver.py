@@ -33,11 +33,6 @@ def one(_model: ModelInterface, _samples: Sequence[Sample], _qps: float) -> int:
     return 1
 
 
-_LEAD_S = 0.02
-_LEAD_OF_MANY_S = 0.1
-"""How long before its start each process hears of it."""
-
-
 class LocustDriver:
     """A `LoadDriver` on Locust.
 
@@ -111,7 +106,7 @@ class LocustDriver:
         for member, command in zip(fleet.members, commands, strict=True):
             member.send(command)
         fleet.expect("armed", time.monotonic() + self._start_timeout_s)
-        start = time.monotonic() + (_LEAD_S if of == 1 else _LEAD_OF_MANY_S)
+        start = time.monotonic() + fleet.lead_s
         fleet.send({"do": "start", "at": start})
         return Conduct(
             fleet=fleet,

@@ -122,11 +122,22 @@ class LoadProcess:
         return "\n".join(text.splitlines()[-_LOG_LINES:])
 
 
+LEAD_S = 0.02
+LEAD_OF_MANY_S = 0.1
+"""How long before a moment one process, or each of several, hears of it: what is due by then can
+be told from what is due after it."""
+
+
 class LoadFleet:
     """The processes that share a phase: told the same, and waited for until all have spoken."""
 
     def __init__(self, members: Sequence[LoadProcess]) -> None:
         self.members = tuple(members)
+
+    @property
+    def lead_s(self) -> float:
+        """How long before a moment all are told of it."""
+        return LEAD_S if len(self.members) == 1 else LEAD_OF_MANY_S
 
     def send(self, command: dict[str, Any]) -> None:
         for member in self.members:
