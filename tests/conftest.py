@@ -15,6 +15,7 @@ from storage.service import ServiceStore
 settings.register_profile("suite", max_examples=50, deadline=None)
 settings.load_profile("suite")
 
+FAILURE_LINES = 12
 STUDIES = ("tests/integration/test_study", "tests/integration/test_compare")
 
 
@@ -32,9 +33,29 @@ class ByFile(LoadScopeScheduling):
 def pytest_configure(config: pytest.Config) -> None:
     """One study at a time may measure on a machine: each of the processes that run tests has a
     slot of it to itself. (What these studies measure is not looked at that closely.)"""
+    config.pluginmanager.register(FailuresAsTheyCome(config))
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
         os.environ["AUTOTUNE_SLOT"] = f"tests-{worker}"
+
+
+class FailuresAsTheyCome:
+    """Tells of a failure at once: a run that is broken off has told what it knew."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not report.failed:
+            return
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is None:  # a process of pytest-xdist's: the one that it works for tells
+            return
+        terminal.line("")
+        told = report.longreprtext.splitlines()
+        terminal.write_line(f"failed ({report.when}): {report.nodeid}", red=True)
+        for line in [line for line in told if line.startswith("E ")][:FAILURE_LINES]:
+            terminal.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,6 @@ class Running:
     log: Path
     mark: str
     temporary: Path
-    turn: socket.socket | None = None
     _shm: set[str] = field(default_factory=set)
 
     def stderr(self) -> str:
@@ -110,7 +109,6 @@ class Running:
         except subprocess.TimeoutExpired:
             self.abandon()
             raise AssertionError(f"still running after {within_s} s:\n{self.stderr()}") from None
-        self._give_up_turn()
         return Finished(code, self.log.with_suffix(".out").read_text(), self.stderr())
 
     def tell(self, signum: signal.Signals) -> Finished:
@@ -157,11 +155,6 @@ class Running:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait(10)
-        self._give_up_turn()
-
-    def _give_up_turn(self) -> None:
-        if self.turn is not None:
-            self.turn.close()
 
     def _segments(self) -> list[Path]:
         return [path for prefix in self._shm for path in SHM.glob(f"{prefix}*")]
@@ -223,7 +216,8 @@ class Tool:
         path.write_text(json.dumps(content, indent=1))  # JSON is YAML
         return path
 
-    def start(self, *arguments: object, **variables: str) -> Running:
+    def start(self, *arguments: object, keep: Sequence[int] = (), **variables: str) -> Running:
+        """``keep`` are open files that the command has, too, for as long as it runs."""
         mark = uuid.uuid4().hex
         log = self.folder / f"run-{len(self._runs)}"
         environment = {**os.environ, **self._settings(), MARK: mark, **self.variables, **variables}
@@ -235,6 +229,7 @@ class Tool:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                pass_fds=keep,
                 preexec_fn=_heed_signals,  # noqa: PLW1509 - this process has no threads then
             )
         running = Running(process, log, mark, self.temporary)
@@ -242,11 +237,14 @@ class Tool:
         return running
 
     def tune(self, study: Path, *arguments: object) -> Running:
-        """Start a study when it is its turn: nobody else may measure on this machine."""
-        turn = next_turn()
-        running = self.start("tune", study, "--out", self.out, *arguments)
-        running.turn = turn
-        return running
+        """Start a study when it is its turn."""
+        return self.measure("tune", study, "--out", self.out, *arguments)
+
+    def measure(self, *arguments: object) -> Running:
+        """Start a command when it is its turn: nobody else may measure on this machine. The turn
+        ends with the command, whatever becomes of the test."""
+        with next_turn() as turn:
+            return self.start(*arguments, keep=(turn.fileno(),))
 
     def run(self, *arguments: object) -> Finished:
         """A command that starts nothing, in this process: to import it all takes seconds."""
@@ -298,7 +296,7 @@ def next_turn() -> socket.socket:
     return turn
 
 
-def _hold(name: str, within_s: float = 400.0) -> socket.socket:
+def _hold(name: str, within_s: float = 150.0) -> socket.socket:
     """A lock that is an abstract socket's name, as a study takes it."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:

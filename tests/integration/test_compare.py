@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 
 from autotune.adapters.triton.environment import ServerEnvironment
-from tests.integration.studies import Finished, Running, Tool, next_turn, own_model, tool
+from tests.integration.studies import Finished, Running, Tool, own_model, tool
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(900),  # a test may wait for its turn
+    pytest.mark.timeout(400),  # a test may wait for its turn
 ]
 
 
 def _compare(cli: Tool, *arguments: object) -> Running:
-    turn = next_turn()
-    running = cli.start("compare", "tiny", *arguments)
-    running.turn = turn
-    return running
+    return cli.measure("compare", "tiny", *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.integration.test_study_variants import CONFIG, INT8, convolutions
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(900),  # a test may wait for its turn
+    pytest.mark.timeout(400),  # a test may wait for its turn
 ]
 
 PIPELINE = """
@@ -62,10 +62,7 @@ def ended(
 
 
 def compare(cli: Tool, *trials: int) -> Any:
-    turn = next_turn()
-    running = cli.start("compare", "pipe", *trials, "--json")
-    running.turn = turn
-    return running.finish()
+    return cli.measure("compare", "pipe", *trials, "--json").finish()
 
 
 def drops(trial: Any, purpose: str) -> list[float]:

@@ -34,7 +34,7 @@ from tests.integration.test_triton_export import CORRUPT
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(900),  # a test may wait for its turn
+    pytest.mark.timeout(400),  # a test may wait for its turn
 ]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from autotune.adapters.triton.environment import ServerEnvironment
-from tests.integration.studies import Running, Tool, next_turn, tool
+from tests.integration.studies import Running, Tool, tool
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(900),  # a test may wait for its turn
+    pytest.mark.timeout(400),  # a test may wait for its turn
 ]
 
 
@@ -23,10 +23,7 @@ def cli(tmp_path: Path, cache_dir: Path, server_environment: ServerEnvironment) 
 
 
 def _once(cli: Tool, *arguments: str) -> Running:
-    turn = next_turn()
-    running = cli.start("nightly", "--once", *arguments)
-    running.turn = turn
-    return running
+    return cli.measure("nightly", "--once", *arguments)
 
 
 def test_a_night_that_was_killed_is_taken_up_by_the_next_call(cli: Tool) -> None:

@@ -14,7 +14,7 @@ from autotune.adapters.triton.environment import ServerEnvironment
 from tests.integration.services import Service
 from tests.integration.studies import Tool, next_turn, tool
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
 
 LEASE_S = 4
 

@@ -23,7 +23,7 @@ from tests.unit.made_trials import made_measurement
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(900),  # a test may wait for its turn
+    pytest.mark.timeout(400),  # a test may wait for its turn
 ]
 
 SECOND_TRIAL = "trial 2"
