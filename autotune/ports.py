@@ -45,8 +45,9 @@ class TrialOutcome:
 class Search(Protocol):
     """Suggests candidates. The first one asked for is the configuration found in service."""
 
-    def ask(self) -> Candidate | None:
-        """The next candidate that has not been told yet, or None when the space is exhausted."""
+    def ask(self, pending: Sequence[Candidate] = ()) -> Candidate | None:
+        """The next candidate that has not been told yet and is none of the ``pending``, which are
+        being measured; None when there is no other."""
 
     def tell(self, candidate: Candidate, outcome: TrialOutcome) -> None:
         """Learn a trial's outcome; also called with the stored trials when a study is resumed."""
@@ -296,6 +297,39 @@ class TrialStore(Protocol):
         """The latest one."""
 
     def close(self) -> None: ...
+
+
+# ---------------------------------------------------------------------------------- execution
+class TrialSource(Protocol):
+    """A study's search, as whoever measures its trials sees it. Called from one thread."""
+
+    def next(self) -> Trial | None:
+        """The next trial to measure, begun in the store; None where there is none now. Where
+        nothing is being measured, there is none for good."""
+
+    def so_far(self) -> Sequence[Trial]:
+        """The trials that have ended, without raw samples."""
+
+    def again(self, number: int, reason: str) -> None:
+        """The trial is measured once more, and why."""
+
+    def measured(self, number: int, measurement: Measurement) -> None:
+        """Store what was measured."""
+
+    def ended(self, number: int, state: TrialState, reason: str = "") -> None:
+        """Store how the trial ended, and tell the search."""
+
+
+class Executor(Protocol):
+    """Measures a study's trials: one after another, or several at once."""
+
+    @property
+    def side_by_side(self) -> int:
+        """How many trials it measures at once, at most."""
+
+    def run(self, source: TrialSource) -> None:
+        """Measure until the source has no more and all that it gave has ended. AutotuneError where
+        no more can be measured."""
 
 
 # ----------------------------------------------------------------------------------- progress

@@ -321,8 +321,9 @@ class ListSearch:
     told: dict[str, TrialOutcome] = field(default_factory=dict)
     recalled: list[tuple[Candidate, TrialOutcome]] = field(default_factory=list)
 
-    def ask(self) -> Candidate | None:
-        return next((c for c in self.candidates if c.key not in self.told), None)
+    def ask(self, pending: Sequence[Candidate] = ()) -> Candidate | None:
+        taken = {*self.told, *(each.key for each in pending)}
+        return next((c for c in self.candidates if c.key not in taken), None)
 
     def recall(
         self, known: Sequence[tuple[Candidate, TrialOutcome]], first: Sequence[Candidate]

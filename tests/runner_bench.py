@@ -10,10 +10,11 @@ import numpy as np
 from autotune.core.study import Study
 from autotune.core.trial import Trial
 from autotune.core.variants import VariantRecord
-from autotune.ports import ExportFile, Progress
+from autotune.ports import ExportFile, Progress, Telemetry
 from autotune.studyfile import study_from_options
 from autotune.tuner.compare import ComparisonRunner
 from autotune.tuner.conclude import Documents
+from autotune.tuner.here import Here
 from autotune.tuner.run import StudyRunner
 from search_spaces.candidate import Candidate
 from storage.store import SqlTrialStore
@@ -66,7 +67,9 @@ class Bench:
         self.steps: list[Progress] = []
         self.out = tmp_path / "out"
         self.work = tmp_path / "work"
+        self.telemetry: Telemetry = FakeTelemetry()
         self.baseline = ONE
+        self.found: Candidate | None = None
         self.gate: FakeGate | None = None
         self.variants: tuple[VariantRecord, ...] = ()
         self.study_id = self.store.create_study("s", study_.definition, study_.digest)
@@ -81,23 +84,34 @@ class Bench:
             study_id=self.study_id,
             store=self.store,
             search=self.search,
-            server=self.server,
-            load=self.load,
-            telemetry=FakeTelemetry(),
-            check=self.check,
-            exporter=self.exporter,
-            baseline=self.baseline,
-            samples_for=lambda _: [{"x": np.zeros(4, np.float32)}],
-            documents=Documents(write=lambda *_: [ExportFile(name="report.html", text="")]),
+            venue=self.here(),
             environment=lambda: {"host": "here"},
             clock=self.clock,
             listen=self.steps.append,
-            out=self.out,
-            work=self.work,
             planned=3,
             holds=3,
-            gate=self.gate,
             variants=self.variants,
+            found=self.found,
+        )
+
+    def here(self) -> Here:
+        return Here(
+            study=self.study,
+            study_id=self.study_id,
+            store=self.store,
+            server=self.server,
+            load=self.load,
+            telemetry=self.telemetry,
+            check=self.check,
+            exporter=self.exporter,
+            documents=Documents(write=lambda *_: [ExportFile(name="report.html", text="")]),
+            samples_for=lambda _: [{"x": np.zeros(4, np.float32)}],
+            clock=self.clock,
+            baseline=self.baseline,
+            found=self.found,
+            out=self.out,
+            work=self.work,
+            gate=self.gate,
         )
 
     def comparison(self, first: Trial, second: Trial) -> ComparisonRunner:
@@ -109,7 +123,7 @@ class Bench:
             store=self.store,
             server=self.server,
             load=self.load,
-            telemetry=FakeTelemetry(),
+            telemetry=self.telemetry,
             check=self.check,
             samples_for=lambda _: [{}],
             clock=self.clock,

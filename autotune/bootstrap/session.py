@@ -17,6 +17,7 @@ from autotune.adapters.triton.pipeline import present_model
 from autotune.adapters.triton.repository import ServedModel
 from autotune.adapters.triton.traps import model_traps
 from autotune.bootstrap.bench import (
+    Bench,
     Surroundings,
     alone,
     fresh_folder,
@@ -34,6 +35,7 @@ from autotune.bootstrap.stored import (
     refuse_other_machine,
     unfinished,
 )
+from autotune.bootstrap.variants import Prepared
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.records import CUT, StudyRecord
 from autotune.core.study import SearchKind, Study
@@ -47,6 +49,7 @@ from autotune.ports import (
 from autotune.settings import Settings
 from autotune.tuner.answer import Answer
 from autotune.tuner.conclude import Documents
+from autotune.tuner.here import Here
 from autotune.tuner.run import StudyRunner
 from search_spaces.candidate import SERVER_PREFIX, Candidate
 from storage.opening import sqlite_file
@@ -143,6 +146,75 @@ def _refuse_inside(out: Path, **ours: Path | None) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """What a study is carried out with on this machine, nothing of it started: the ``study`` with
+    the variants that may be measured, its ``model``, who measures, where; the configuration
+    ``found``, what the space may be bounded by (``cores``), and what to be wary of."""
+
+    study: Study
+    model: ServedModel
+    prepared: Prepared
+    bench: Bench
+    at: Surroundings
+    found: Candidate
+    cores: int
+    warnings: tuple[str, ...]
+    environment: Callable[[], Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, study: Study, at: Surroundings, out: Path, before: StudyRecord | None) -> Assembly:
+        given = prepare_model(study, at, before)
+        refuse_without_room(given, out)
+        prepared = with_variants(study, given, at, before)
+        study, model = prepared.study, prepared.model
+        cores = machine.cores()
+        found = configuration_in_service(study, model)
+        warnings = _warnings(study, model, cores)
+        bench = set_up(study, model, at)
+        return cls(
+            study=study,
+            model=model,
+            prepared=prepared,
+            bench=bench,
+            at=at,
+            found=found,
+            cores=cores,
+            warnings=warnings,
+            environment=environment_of(study, model, bench.servers),
+        )
+
+    def here(self, study_id: int, out: Path, *, baseline: Candidate) -> Here:
+        """``baseline`` becomes trial 0."""
+        study, model, store = self.study, self.model, self.at.store
+        return Here(
+            study=study,
+            study_id=study_id,
+            store=store,
+            server=self.bench.server,
+            load=self.bench.load,
+            telemetry=self.bench.telemetry,
+            check=self.bench.check,
+            exporter=exporter(study, model, self.bench.servers, self.at.work),
+            documents=Documents(
+                write=lambda record, trials, decided: documents(
+                    study, model, record, trials, decided, variants=store.variants(record.id)
+                )
+            ),
+            samples_for=self.bench.samples_for,
+            clock=machine.SystemClock(),
+            baseline=baseline,
+            found=other_than(baseline, self.found),
+            out=out,
+            work=self.at.work,
+            gate=self.prepared.gate,
+        )
+
+
+def other_than(baseline: Candidate, found: Candidate) -> Candidate | None:
+    return None if baseline == found else found
+
+
 def _assemble(
     study: Study,
     at: Surroundings,
@@ -150,56 +222,39 @@ def _assemble(
     before: StudyRecord | None,
     plan: Callable[[Present], Plan],
 ) -> StudySession:
-    given = prepare_model(study, at, before)
-    refuse_without_room(given, out)
-    prepared = with_variants(study, given, at, before)
-    study, model = prepared.study, prepared.model
-    cores = machine.cores()
-    found = configuration_in_service(study, model)
-    warnings = _warnings(study, model, cores)
-    bench = set_up(study, model, at)
-    environment = environment_of(study, model, bench.servers)
+    made = Assembly.of(study, at, out, before)
     planned = plan(
-        Present(found=found, environment={**environment(), "model_digest": model.digest})
+        Present(
+            found=made.found,
+            environment={**made.environment(), "model_digest": made.model.digest},
+        )
     )
-    study, environment = _within(study, planned.minutes, environment)
-    baseline = planned.champion or found
-    search = _search(study, baseline, cores, at.work / OPTUNA)
-    holds = _held(study, baseline, cores)
+    study, environment = _within(made.study, planned.minutes, made.environment)
+    made = replace(made, study=study)
+    baseline = planned.champion or made.found
+    search = search_of(study, baseline, made.cores, at.work / OPTUNA)
+    holds = held(study, baseline, made.cores)
+    study_id = id_of(study, at.store, before)
     runner = StudyRunner(
         study=study,
-        study_id=_study_id(study, at.store, before),
+        study_id=study_id,
         store=at.store,
         search=search,
-        server=bench.server,
-        load=bench.load,
-        telemetry=bench.telemetry,
-        check=bench.check,
-        exporter=exporter(study, model, bench.servers, at.work),
-        baseline=baseline,
-        samples_for=bench.samples_for,
-        documents=Documents(
-            write=lambda record, trials, decided: documents(
-                study, model, record, trials, decided, variants=at.store.variants(record.id)
-            )
-        ),
+        venue=made.here(study_id, out, baseline=baseline),
         environment=environment,
         clock=machine.SystemClock(),
         listen=at.listen,
-        out=out,
-        work=at.work,
         search_log=at.work / OPTUNA,
-        planned=_planned(study, holds),
+        planned=to_try(study, holds),
         holds=holds,
-        gate=prepared.gate,
-        variants=prepared.variants,
-        warnings=warnings,
-        found=None if baseline == found else found,
+        variants=made.prepared.variants,
+        warnings=made.warnings,
+        found=other_than(baseline, made.found),
         known=planned.known,
         first=planned.first,
         stop_after=planned.stop_after,
     )
-    return StudySession(runner=runner, warnings=warnings)
+    return StudySession(runner=runner, warnings=made.warnings)
 
 
 def _within(
@@ -212,7 +267,7 @@ def _within(
     return cut, lambda: {**environment(), CUT: round(minutes, 1)}
 
 
-def _study_id(study: Study, store: TrialStore, before: StudyRecord | None) -> int:
+def id_of(study: Study, store: TrialStore, before: StudyRecord | None) -> int:
     """Asked for last, so that what is refused leaves no study behind that never ran."""
     if before is not None:
         return before.id
@@ -267,7 +322,7 @@ def configuration_in_service(study: Study, model: ServedModel) -> Candidate:
     return study.space.project(found) or found
 
 
-def _search(study: Study, baseline: Candidate, cores: int, mirror: Path) -> Search:
+def search_of(study: Study, baseline: Candidate, cores: int, mirror: Path) -> Search:
     if study.search is SearchKind.OPTUNA:
         return OptunaSearch(
             study.space,
@@ -283,7 +338,7 @@ def _search(study: Study, baseline: Candidate, cores: int, mirror: Path) -> Sear
     return plain(study.space, baseline=baseline, seed=study.seed, cores=cores)
 
 
-def _held(study: Study, baseline: Candidate, cores: int) -> int | None:
+def held(study: Study, baseline: Candidate, cores: int) -> int | None:
     """How many candidates the search can come to, the configuration in service among them; None
     where they are too many to count. A range holds more than the points that its grid walks."""
     space = study.space
@@ -296,6 +351,6 @@ def _held(study: Study, baseline: Candidate, cores: int) -> int | None:
     return allowed + (0 if space.contains(baseline) else 1)
 
 
-def _planned(study: Study, holds: int | None) -> int:
+def to_try(study: Study, holds: int | None) -> int:
     """How many candidates there are to try: the budget, or all that there are."""
     return study.budget.trials if holds is None else min(study.budget.trials, holds)

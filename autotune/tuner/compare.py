@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from autotune.core.comparison import Comparison
 from autotune.core.errors import LoadFailed
@@ -83,8 +84,7 @@ class ComparisonRunner:
             store=self.store,
             server=self.server,
             recorder=Recorder(
-                study_id=self.study_id,
-                store=self.store,
+                keep=partial(self.store.add_measurement, self.study_id),
                 measurer=Measurer(
                     study=self.study, load=self.load, telemetry=self.telemetry, clock=self.clock
                 ),

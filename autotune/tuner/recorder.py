@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from autotune.core.errors import AutotuneError, LoadFailed
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.trial import Trial
 from autotune.core.validity import LOST_GPU
-from autotune.ports import Applied, Server, TrialStore
+from autotune.ports import Applied, Server
 from autotune.tuner.measure import Measurer
 from autotune.tuner.phases import Phase
 from search_spaces.candidate import Candidate
@@ -23,18 +23,21 @@ class Say(Protocol):
     def __call__(self, stage: str, text: str) -> None: ...
 
 
+Keep: TypeAlias = Callable[[int, Measurement], None]
+
+
 class NotBelieved(LoadFailed):
     """No try could be believed: says nothing about the candidate."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Takes measurements of one study's trials. ``check_outputs`` compares some of the answers of
-    a candidate that has just been applied; ``accuracy_drop`` tells how much worse than the source
-    model it answers (None: nobody asks). ``again`` is told why a measurement is taken again."""
+    """Takes measurements of one study's trials. ``keep`` stores what was measured of the trial of a
+    number. ``check_outputs`` compares some of the answers of a candidate that has just been
+    applied; ``accuracy_drop`` tells how much worse than the source model it answers (None: nobody
+    asks). ``again`` is told why a measurement is taken again."""
 
-    study_id: int
-    store: TrialStore
+    keep: Keep
     measurer: Measurer
     check_outputs: Callable[[Server, Candidate], object]
     accuracy_drop: Callable[[Server, Candidate], float | None] = lambda _server, _candidate: None
@@ -64,7 +67,7 @@ class Recorder:
                 reason = str(exc)
                 continue
             measured = replace(measured, accuracy_drop=drop)
-            self.store.add_measurement(self.study_id, trial.number, measured)
+            self.keep(trial.number, measured)
             if measured.valid:
                 return measured
             before, lost = lost, measured.telemetry.notes.get(LOST_GPU, "")

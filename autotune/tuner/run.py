@@ -6,49 +6,36 @@ killed at any moment goes on from there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from autotune.core.decision import Decision
-from autotune.core.errors import CandidateFailed, ServerFailed
-from autotune.core.intervals import Interval
-from autotune.core.measurement import Measurement, Purpose
+from autotune.core.measurement import Measurement
 from autotune.core.memory import cannot_fit, ran_out
-from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import FOUND, HELD, PLANNED, DecisionRecord, StudyState
 from autotune.core.sla import judge
-from autotune.core.study import PickRule, Study
+from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.core.variants import VariantRecord
 from autotune.core.wording import unknown_words
 from autotune.ports import (
-    AccuracyGate,
     Clock,
-    Exporter,
-    LoadDriver,
-    OutputCheck,
     Progress,
     ProgressListener,
     Search,
-    Server,
-    Telemetry,
     TrialOutcome,
     TrialStore,
 )
 from autotune.tuner.answer import Answer
-from autotune.tuner.answers import Answers
-from autotune.tuner.conclude import Conclusion, Documents
 from autotune.tuner.deciding import decision_of
-from autotune.tuner.finals import PAIRS, Finals
-from autotune.tuner.measure import Measurer
-from autotune.tuner.phases import at_target
-from autotune.tuner.recorder import NotBelieved, Recorder
+from autotune.tuner.finals import PAIRS
+from autotune.tuner.venue import Overseer, Venue
 from search_spaces.candidate import Candidate
 
-CHECKED_SAMPLES = 4
-"""Samples compared at every later candidate; the first one is compared on all of them."""
 CONFIRM_TRIALS = 1.5
 """What the confirmation takes, in trials: it starts a server of its own."""
 RESERVE = 0.4
@@ -64,13 +51,13 @@ def _never(_: Trial) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class StudyRunner:
-    """One run of one study. ``out`` receives the export; ``work`` is scratch on the same disk.
+    """One run of one study, carried out at its ``venue``, whose `TrialSource` it is.
+
     ``planned`` is how many candidates there are to try: as many as the budget of trials, or all
     that there are, which is what the space ``holds`` (None: more than can be counted). ``variants``
-    is what came of those that the space asks for, before any of them is served.
+    is what came of those that the space asks for, before any of them is served. ``found`` is the
+    configuration that the model was found with, where trial 0 is another (None: it is the same).
 
-    ``baseline`` becomes trial 0. ``found`` is the configuration that the model was found with,
-    where that is another (None: it is the same); accuracy is told against what it answers.
     ``known`` are trials of earlier studies, for the search to learn from, of which ``first`` come
     right after trial 0. ``stop_after`` is asked once after each trial whether the study ends with
     it, and says why: it then ends without finals, confirmation and export."""
@@ -79,22 +66,12 @@ class StudyRunner:
     study_id: int
     store: TrialStore
     search: Search
-    server: Server
-    load: LoadDriver
-    telemetry: Telemetry
-    check: OutputCheck
-    exporter: Exporter
-    baseline: Candidate
-    samples_for: Callable[[ModelInterface], Sequence[Sample]]
-    documents: Documents
+    venue: Venue
     environment: Callable[[], Mapping[str, Any]]
     clock: Clock
     listen: ProgressListener
-    out: Path
-    work: Path
     planned: int
     holds: int | None = None
-    gate: AccuracyGate | None = None
     variants: Sequence[VariantRecord] = ()
     search_log: Path | None = None
     warnings: tuple[str, ...] = ()
@@ -106,22 +83,12 @@ class StudyRunner:
     _before_s: float = field(default=0.0, init=False)
     _load_before_s: float = field(default=0.0, init=False)
     _trials: list[Trial] = field(default_factory=list, init=False)
-    _samples: Sequence[Sample] = field(default=(), init=False)
+    _measuring: dict[int, _Measuring] = field(default_factory=dict, init=False)
     _measured_s: list[float] = field(default_factory=list, init=False)
     _decided: Decision | None = field(default=None, init=False)
     _warned: list[str] = field(default_factory=list, init=False)
-    _held: bool = field(default=False, init=False)
-    _answers: Answers = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._answers = Answers(
-            study=self.study,
-            study_id=self.study_id,
-            store=self.store,
-            check=self.check,
-            gate=self.gate,
-            in_service=self.found or self.baseline,
-        )
+    _enough: str | None = field(default=None, init=False)
+    _used_up: str | None = field(default=None, init=False)
 
     def run(self) -> Answer:
         """Come to an answer. An AutotuneError means that the study could not; what it had
@@ -132,8 +99,8 @@ class StudyRunner:
             self._prepare()
             stopped_because = self._search()
             self._settle_unknown()
-            if self._held:
-                return self._hold(stopped_because)
+            if self._enough is not None:
+                return self._hold(self._enough)
             return self._conclude(stopped_because)
         except KeyboardInterrupt as exc:
             self._end(StudyState.INTERRUPTED, str(exc) or "interrupted")
@@ -171,41 +138,21 @@ class StudyRunner:
             self._add(trial)
             self.search.tell(trial.candidate, self._outcome(trial))
             # Not from when it began and ended: the wall clock may have been set between.
-            self._before_s += sum(m.reload_s + _load_s(m) for m in trial.measurements)
+            taken_s = sum(m.reload_s + _load_s(m) for m in trial.measurements)
+            self._before_s += taken_s / self.venue.side_by_side
             self._load_before_s += sum(map(_load_s, trial.measurements))
 
     def _prepare(self) -> None:
-        self.exporter.preflight(self.out, self.study.name)
-        self._say("prepare", "starting the server")
-        self.server.start()
-        self._say("prepare", f"loading {self.study.model.name} as it is configured now")
-        try:
-            applied = self.server.apply(self.baseline)
-        except CandidateFailed as exc:
-            raise CandidateFailed(
-                f"the model does not load as it is configured now: {exc.rule}",
-                next_step=exc.next_step or "mend its config.pbtxt or model file, then run again",
-            ) from exc
-        interface = self.server.interface()
-        self._samples = self.samples_for(interface)
-        self.load.prepare(interface, self._samples)
-        self._say("check", "comparing served outputs with the model run directly")
-        compared = self._answers.compare(self.server, self.baseline, self._samples)
-        self._say("check", compared)
-        if self.gate is not None:
-            self._say("check", "asking for the answers that accuracy is measured by")
-            if self.found is not None:
-                self.server.apply(self.found)
-            self._answers.ask_source(self.server)
+        readied = self.venue.prepare(self._say)
         found = {} if self.found is None else {FOUND: self.found.to_json()}
         self.store.set_environment(
             self.study_id,
             {
                 **self.environment(),
-                **self.server.identity(),
-                "outputs": compared,
+                **readied.identity,
+                "outputs": readied.compared,
                 "warnings": self._warned,
-                "instances_at_start": applied.instances,
+                "instances_at_start": readied.instances,
                 PLANNED: self.planned,
                 **found,
             },
@@ -213,26 +160,75 @@ class StudyRunner:
 
     # ---------------------------------------------------------------------------------- search
     def _search(self) -> str:
-        budget = self.study.budget
-        while True:
-            enough = self.stop_after(self._trials[-1]) if self._trials else None
-            if enough is not None:
-                self._held = True
-                return enough
-            if self._counted() >= budget.trials:
-                return f"the budget is used up: trials: {budget.trials}"
-            if self._trials and self._spent_s() + self._still_s(1) > budget.minutes * 60:
-                return f"the next trial would not fit into the budget of {budget.minutes:g} min"
-            candidate = self.search.ask()
-            if candidate is None:
-                self._plan(len(self._trials))
-                or_not = " or ruled out" if self._ruled_out() else ""
-                how = "tried" if self._unmeasured() else "measured"
-                return f"every candidate of the space has been {how}{or_not}"
-            trial = self._run_trial(candidate)
-            self.search.tell(candidate, self._outcome(trial))
-            if trial.state is TrialState.FAILED and not self.server.alive():
-                self.server.start()  # one that cannot be had again is no later candidate's fault
+        """Have the venue measure what the search suggests; says why no more was measured."""
+        self._enough = self.stop_after(self._trials[-1]) if self._trials else None
+        self.venue.run(self)
+        return self._used_up or self._all_tried()
+
+    def next(self) -> Trial | None:
+        """One that is ruled out unmeasured ends here, and the one after it is looked at."""
+        while (candidate := self._candidate()) is not None:
+            trial = self._begun(candidate)
+            too_large = cannot_fit(candidate, self._trials)
+            if too_large is None:
+                return trial
+            self.ended(trial.number, TrialState.PRUNED, too_large)
+        return None
+
+    def _candidate(self) -> Candidate | None:
+        """None where there is none: for good, unless what is being measured changes that."""
+        self._used_up = self._why_not_another()
+        if self._used_up is not None:
+            return None
+        return self.search.ask([each.candidate for each in self._measuring.values()])
+
+    def _why_not_another(self) -> str | None:
+        budget, under_way = self.study.budget, len(self._measuring)
+        if self._enough is not None:
+            return self._enough
+        if self._counted() + under_way >= budget.trials:
+            return f"the budget is used up: trials: {budget.trials}"
+        some = bool(self._trials) or under_way > 0
+        if some and self._spent_s() + self._still_s(1) > budget.minutes * 60:
+            return f"the next trial would not fit into the budget of {budget.minutes:g} min"
+        return None
+
+    def _all_tried(self) -> str:
+        self._plan(len(self._trials))
+        or_not = " or ruled out" if self._ruled_out() else ""
+        how = "tried" if self._unmeasured() else "measured"
+        return f"every candidate of the space has been {how}{or_not}"
+
+    def _begun(self, candidate: Candidate) -> Trial:
+        """Under the first free number: an interrupted run may have left one that never ended."""
+        taken = {*(trial.number for trial in self._trials), *self._measuring}
+        number = next(n for n in count() if n not in taken)
+        self.store.begin_trial(self.study_id, number, candidate)
+        self._measuring[number] = _Measuring(candidate, self.clock.monotonic())
+        self._say("trial", "measuring", trial=number + 1, candidate=candidate)
+        return Trial(number=number, candidate=candidate, state=TrialState.RUNNING)
+
+    def so_far(self) -> Sequence[Trial]:
+        return tuple(self._trials)
+
+    def again(self, number: int, reason: str) -> None:
+        self._say("trial", f"measuring again: {reason}", trial=number + 1)
+
+    def measured(self, number: int, measurement: Measurement) -> None:
+        self.store.add_measurement(self.study_id, number, measurement)
+
+    def ended(self, number: int, state: TrialState, reason: str = "") -> None:
+        self.store.end_trial(self.study_id, number, state, reason)
+        begun = self._measuring.pop(number)
+        trial = next(t for t in self.store.trials(self.study_id) if t.number == number)
+        if state is not TrialState.PRUNED:
+            self._measured_s.append(self.clock.monotonic() - begun.since)
+        self._add(trial)
+        self._say("trial", str(state), trial=number + 1, candidate=begun.candidate, finished=trial)
+        self._tell_unknown(trial)
+        self.search.tell(begun.candidate, self._outcome(trial))
+        if self._enough is None:
+            self._enough = self.stop_after(trial)
 
     def _counted(self) -> int:
         """Trials that the budget has paid for. Those that were ruled out unmeasured are free, up to
@@ -252,21 +248,6 @@ class StudyRunner:
         if candidates != self.planned:
             self.planned = candidates
             self._note({PLANNED: candidates})
-
-    def _run_trial(self, candidate: Candidate) -> Trial:
-        number = max((trial.number for trial in self._trials), default=-1) + 1
-        began = self.clock.monotonic()
-        self.store.begin_trial(self.study_id, number, candidate)
-        self._say("trial", "measuring", trial=number + 1, candidate=candidate)
-        state, reason = self._measure_trial(number, candidate)
-        self.store.end_trial(self.study_id, number, state, reason)
-        trial = next(t for t in self.store.trials(self.study_id) if t.number == number)
-        if state is not TrialState.PRUNED:
-            self._measured_s.append(self.clock.monotonic() - began)
-        self._add(trial)
-        self._say("trial", str(state), trial=number + 1, candidate=candidate, finished=trial)
-        self._tell_unknown(trial)
-        return trial
 
     def _tell_unknown(self, trial: Trial) -> None:
         """Of the first trial that was measured: which objectives cannot be had here."""
@@ -290,55 +271,6 @@ class StudyRunner:
             end = "" if known else ", and of every other: it plays no part"
             self._warned[at] = told.removesuffix(_UNLESS) + end
             self._note({"warnings": self._warned})
-
-    def _measure_trial(self, number: int, candidate: Candidate) -> tuple[TrialState, str]:
-        """The candidate is blamed only for what the server did under it."""
-        too_large = cannot_fit(candidate, self._trials)
-        if too_large is not None:
-            return TrialState.PRUNED, too_large
-        trial = Trial(number=number, candidate=candidate, state=TrialState.RUNNING)
-        phase = at_target(self.study, self._contender)
-        recorder = self._recorder(self._answers, CHECKED_SAMPLES)
-        recorder.again = lambda why: self._say("trial", f"measuring again: {why}", trial=number + 1)
-        try:
-            recorder.take(self.server, trial, Purpose.TRIAL, phase)
-        except NotBelieved as exc:
-            return TrialState.INVALID, exc.rule
-        except ServerFailed as exc:
-            return TrialState.FAILED, str(exc)
-        return TrialState.OK, ""
-
-    def _contender(self, intervals: Mapping[str, Interval], instances: int) -> bool:
-        """Whether a candidate that clearly meets the SLA could still be the pick: no other that
-        meets it is clearly faster. Where speed is not what counts, each could."""
-        if self.study.pick not in (PickRule.CHEAPEST, PickRule.FASTEST):
-            return True
-        metric = self.study.sla.tightest_metric
-        own = intervals.get(metric)
-        if own is None:
-            return True
-        for rival in self._decision().judged:
-            known = rival.estimate(metric)
-            faster = known is not None and known.interval and known.interval.high < own.low
-            dearer = rival.measurement.instances > instances
-            if rival.meets and faster and (not dearer or self.study.pick is PickRule.FASTEST):
-                return False
-        return True
-
-    def _recorder(self, answers: Answers, checked: int | None = None) -> Recorder:
-        """``checked``: on how many samples the answers are compared; None: on all."""
-        measurer = Measurer(
-            study=self.study, load=self.load, telemetry=self.telemetry, clock=self.clock
-        )
-        return Recorder(
-            study_id=self.study_id,
-            store=self.store,
-            measurer=measurer,
-            check_outputs=lambda server, candidate: answers.compare(
-                server, candidate, self._samples[:checked]
-            ),
-            accuracy_drop=answers.drop,
-        )
 
     def _outcome(self, trial: Trial) -> TrialOutcome:
         measurement = trial.measurement
@@ -373,45 +305,21 @@ class StudyRunner:
                 detail=decision.to_json(),
             )
         )
-        self.server.close()
+        self.venue.close()
         self._end(StudyState.DONE, why)
         self._say("done", why)
         return self._answer(self._trials, decision, why)
 
     def _conclude(self, stopped_because: str) -> Answer:
-        finals = Finals(
-            study=self.study,
-            study_id=self.study_id,
-            store=self.store,
-            server=self.server,
-            recorder=self._told(self._recorder(self._answers, CHECKED_SAMPLES)),
-            clock=self.clock,
-            say=self._say,
-            warn=self._warn,
-            decision=self._decided_anew,
-            seconds_left=lambda: self._budget_left_s() - CONFIRM_TRIALS * self._one_s(),
+        settled = self.venue.settle(
+            Overseer(
+                say=self._say,
+                warn=self._warn,
+                decision=self._decided_anew,
+                seconds_left=lambda: self._budget_left_s() - CONFIRM_TRIALS * self._one_s(),
+                planned=self.planned,
+            )
         )
-        finals.run()
-        exported = self._answers.anew()
-        conclusion = Conclusion(
-            study=self.study,
-            study_id=self.study_id,
-            store=self.store,
-            exporter=self.exporter,
-            recorder=self._told(self._recorder(exported)),
-            check_outputs=lambda server, candidate: exported.compare(
-                server, candidate, self._samples
-            ),
-            documents=self.documents,
-            clock=self.clock,
-            say=self._say,
-            out=self.out,
-            work=self.work,
-            planned=self.planned,
-        )
-        self._say("confirm", "ending the server that was tuned")
-        self.server.close()
-        settled = conclusion.settle()
         why = "; ".join([stopped_because, *settled.notes])
         self._end(StudyState.DONE, why)
         self._trials = list(settled.trials)
@@ -435,11 +343,6 @@ class StudyRunner:
             variants=self.store.variants(self.study_id),
         )
 
-    def _told(self, recorder: Recorder) -> Recorder:
-        """One that says why it measures again."""
-        recorder.again = lambda why: self._say("again", why)
-        return recorder
-
     def _warn(self, warning: str) -> None:
         """Of what came up on the way: stored at once, with the environment."""
         self._warned.append(warning)
@@ -451,7 +354,7 @@ class StudyRunner:
         self.store.set_environment(self.study_id, {**before, **more})
 
     def _add(self, trial: Trial) -> None:
-        self._trials.append(trial)
+        self._trials = sorted([*self._trials, trial], key=lambda each: each.number)
         self._decided = None
         free = trial.state is TrialState.PRUNED and self._ruled_out() <= self.study.budget.trials
         if free and (self.holds is None or self.planned < self.holds):
@@ -488,8 +391,8 @@ class StudyRunner:
         return min(work.warmup_s, 2.0) + work.measure_s + work.saturation_s + 3
 
     def _still_s(self, trials: int) -> float:
-        """What that many more trials will take, and what follows the search: the canary, the
-        finals, the capacity's probes and the confirmation, within `RESERVE`."""
+        """What that many more trials in turn will take, and what follows the search: the canary,
+        the finals, the capacity's probes and the confirmation, within `RESERVE`."""
         finals, one_s = self.study.finals, self._one_s()
         after_s = CONFIRM_TRIALS * one_s
         if finals.candidates:
@@ -499,7 +402,8 @@ class StudyRunner:
 
     def _left_s(self) -> float:
         trials = max(self.planned - len(self._trials), 0)
-        return max(0.0, min(self._still_s(trials), self._budget_left_s()))
+        in_turn = math.ceil(trials / self.venue.side_by_side)
+        return max(0.0, min(self._still_s(in_turn), self._budget_left_s()))
 
     def _budget_left_s(self) -> float:
         return self.study.budget.minutes * 60 - self._spent_s()
@@ -525,6 +429,14 @@ class StudyRunner:
                 finished=finished,
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measuring:
+    """A trial that is being measured, ``since`` when by the monotonic clock."""
+
+    candidate: Candidate
+    since: float
 
 
 def _infeasible(trial: Trial) -> bool:

@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,8 +70,7 @@ def finals_of(study: Study, server: Server, load: LocustDriver, store: TrialStor
         store=store,
         server=server,
         recorder=Recorder(
-            study_id=study_id,
-            store=store,
+            keep=partial(store.add_measurement, study_id),
             measurer=measurer,
             check_outputs=lambda _server, _candidate: None,
         ),

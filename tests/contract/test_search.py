@@ -114,6 +114,27 @@ def test_asking_again_without_telling_gives_the_same_answer(make):
     assert search.ask() == search.ask()
 
 
+def test_what_is_being_measured_is_not_suggested_beside_it(make):
+    search = make()
+    pending: list[Candidate] = []
+    for _ in range(4):
+        pending.append(search.ask(pending))
+    assert pending[0] == BASELINE
+    assert len(set(pending)) == 4
+    search.tell(pending[2], outcome(pending[2]))
+    others = [pending[0], pending[1], pending[3]]
+    assert search.ask(others) not in {*pending, SPACE.project(BASELINE)}
+
+
+def test_where_all_that_is_left_is_being_measured_nothing_is_suggested(make):
+    search = make()
+    *told, last, before_it = walk(make())
+    for candidate in told:
+        search.tell(candidate, outcome(candidate))
+    assert search.ask([last, before_it]) is None
+    assert search.ask([last]) == before_it
+
+
 def test_the_same_seed_gives_the_same_walk(make):
     assert walk(make(seed=3), most=14) == walk(make(seed=3), most=14)
 

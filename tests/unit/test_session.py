@@ -9,7 +9,7 @@ import pytest
 
 from autotune.adapters.triton.config import ModelConfig
 from autotune.adapters.triton.repository import ServedModel
-from autotune.bootstrap.session import _held, _planned, configuration_in_service
+from autotune.bootstrap.session import configuration_in_service, held, to_try
 from autotune.bootstrap.stored import refuse_changed_model, refuse_other_machine
 from autotune.core.errors import InputRefused
 from autotune.core.records import StudyRecord, StudyState
@@ -82,7 +82,7 @@ def test_the_plan_is_the_budget_or_what_the_space_holds(
     space: dict[str, Any], search: str, planned: int
 ) -> None:
     asked = study(space=space, search=search, budget={"trials": 20})
-    assert _planned(asked, _held(asked, ONE, cores=2)) == planned
+    assert to_try(asked, held(asked, ONE, cores=2)) == planned
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ def test_what_earlier_studies_measured_is_no_trial_of_this_one(bench: Bench) -> 
 
 def test_a_champion_is_recorded_with_the_configuration_that_was_found(bench: Bench) -> None:
     bench.baseline = TWO
-    run(bench, found=ONE)
+    bench.found = ONE
+    run(bench)
     assert (bench.store.study("s").environment or {})[FOUND] == ONE.to_json()
 
 
@@ -121,7 +122,8 @@ def test_accuracy_is_told_against_what_was_found_and_not_against_the_champion(
     bench.baseline = HALF
     bench.search.candidates = [HALF, OWN]
     gate = FirstAnswer(bench.server)
-    run(bench, found=OWN, gate=gate)
+    bench.found, bench.gate = OWN, gate
+    run(bench)
     assert gate.source == OWN
 
 
@@ -129,8 +131,9 @@ def test_answers_of_the_champions_variant_that_are_wrong_fail_it_alone(bench: Be
     bench.baseline = HALF
     bench.search.candidates = [HALF, OWN]
     bench.check.differs_under = {HALF.key}
+    bench.found = OWN
     with pytest.raises(CandidateFailed, match="not those of its own model file"):
-        run(bench, found=OWN)
+        run(bench)
 
 
 def test_a_server_that_was_tuned_is_ended(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,10 @@ class Interrupting(ListSearch):
 
     after: int = 0
 
-    def ask(self) -> Candidate | None:
+    def ask(self, pending: Sequence[Candidate] = ()) -> Candidate | None:
         if len(self.told) == self.after:
             raise Interrupted("SIGTERM")
-        return ListSearch.ask(self)
+        return ListSearch.ask(self, pending)
 
 
 @pytest.fixture
@@ -97,11 +97,9 @@ def states(answer: Any) -> list[str]:
     return [str(trial.state) for trial in answer.trials]
 
 
-def run(b: Bench, **changes: Any) -> Any:
+def run(b: Bench) -> Any:
     runner = b.runner()
     runner.planned = runner.holds = len(CANDIDATES)
-    for name, value in changes.items():
-        setattr(runner, name, value)
     return runner.run()
 
 
@@ -126,7 +124,8 @@ def test_an_answer_under_load_that_says_so_fails_its_trial_and_rules_larger_ones
 
 def test_what_would_not_fit_by_what_others_took_is_not_loaded(bench: Any) -> None:
     b = bench()
-    answer = run(b, telemetry=Weighed(server=b.server))
+    b.telemetry = Weighed(server=b.server)
+    answer = run(b)
     assert states(answer) == ["ok", "ok", "ok", "ok", "pruned", "pruned"]
     assert "1,500 MB for each of 6 instances" in answer.trials[4].reason
 
@@ -186,8 +185,8 @@ def test_a_search_that_finds_nothing_but_what_is_ruled_out_ends(bench: Any) -> N
 
 def test_what_is_ruled_out_makes_no_trial_seem_shorter(bench: Any) -> None:
     b = bench()
+    b.telemetry = Weighed(server=b.server)
     runner = b.runner()
-    runner.telemetry = Weighed(server=b.server)
     answer = runner.run()
     assert "pruned" in states(answer)
     assert min(runner._measured_s) > 0

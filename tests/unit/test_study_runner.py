@@ -155,9 +155,9 @@ def test_one_trial_that_was_measured_gives_a_verdict(bench: Any) -> None:
 
 def test_a_gpu_that_is_gone_for_good_ends_the_study_at_the_second_try(bench: Any) -> None:
     b = bench()
-    runner = replace(b.runner(), telemetry=Lost())
+    b.telemetry = Lost()
     with pytest.raises(AutotuneError, match="GPU is gone") as ended:
-        runner.run()
+        b.runner().run()
     assert "GPU 0: GPU is lost" in str(ended.value)
     assert len(b.load.plans) == 2
     assert b.store.study("s").state is StudyState.FAILED
@@ -165,7 +165,8 @@ def test_a_gpu_that_is_gone_for_good_ends_the_study_at_the_second_try(bench: Any
 
 def test_a_gpu_that_went_away_once_is_measured_again(bench: Any) -> None:
     b = bench()
-    answer = replace(b.runner(), telemetry=Lost(times=1)).run()
+    b.telemetry = Lost(times=1)
+    answer = b.runner().run()
     assert [m.valid for m in answer.trials[0].measurements] == [False, True]
 
 
@@ -192,7 +193,8 @@ def test_an_objective_that_is_unknown_at_first_is_told_at_the_end_as_it_turned_o
     bench: Any, known: Sequence[Candidate], end: str
 ) -> None:
     b = bench(objectives=["energy_j_per_1000"])
-    answer = replace(b.runner(), telemetry=Metered(b.server, known)).run()
+    b.telemetry = Metered(b.server, known)
+    answer = b.runner().run()
     (told,) = (w for w in answer.warnings if "energy_j_per_1000" in w)
     assert told == f"the objective energy_j_per_1000 {end}"
     assert b.store.study("s").environment["warnings"] == list(answer.warnings)

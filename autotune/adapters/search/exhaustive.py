@@ -33,8 +33,9 @@ class _Plain:
         """The grid's candidates that are never suggested, each with the prune rule's reason."""
         return self._history.pruned
 
-    def ask(self) -> Candidate | None:
-        """The next candidate that has not been told yet, or None when none is left."""
+    def ask(self, pending: Sequence[Candidate] = ()) -> Candidate | None:
+        """The next candidate that is neither told nor pending, or None when none is left."""
+        self._history.expect(pending)
         ordered = self._history.ordered()
         return self._next() if ordered is None else ordered
 
@@ -59,9 +60,13 @@ class GridSearch(_Plain):
         self._at: Candidate | None = next(self._grid, None)
 
     def _next(self) -> Candidate | None:
-        while self._at is not None and not self._history.open(self._at):
+        """One that is pending now may be to be had again, if it is never told: none is passed over
+        for good but what was told or is ruled out."""
+        while self._at is not None and self._history.closed(self._at):
             self._at = next(self._grid, None)
-        return self._at
+        if self._at is None or self._history.open(self._at):
+            return self._at
+        return self._history.first_open()
 
 
 class RandomSearch(_Plain):

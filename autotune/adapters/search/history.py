@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -19,9 +19,10 @@ LISTED = 100_000
 
 
 class SearchHistory:
-    """A search's memory. What it suggests next depends only on the seed, on what was recalled, and
-    on what was told, in its order: a search that is resumed from stored trials goes on as if it had
-    never stopped, and one that is asked twice without being told gives the same answer twice.
+    """A search's memory. What it suggests next depends only on the seed, on what was recalled, on
+    what was told, in its order, and on what is pending: a search that is resumed from stored trials
+    goes on as if it had never stopped, and one that is asked twice without being told gives the
+    same answer twice.
 
     The first suggestion is ``baseline``, the configuration in service, even where it lies outside
     the space or a prune rule would take it out. A candidate of the space to which the baseline
@@ -45,7 +46,9 @@ class SearchHistory:
         self.told: dict[Candidate, TrialOutcome] = {}
         self.prior: dict[Candidate, TrialOutcome] = {}
         self.first: tuple[Candidate, ...] = ()
+        self.pending: tuple[Candidate, ...] = ()
         self._taken: set[Candidate] = set()
+        self._measuring: set[Candidate] = set()
 
     @property
     def pruned(self) -> list[tuple[Candidate, str]]:
@@ -57,10 +60,18 @@ class SearchHistory:
     def tell(self, candidate: Candidate, outcome: TrialOutcome) -> None:
         """Learn an outcome; a candidate told again replaces what was known of it."""
         self.told[candidate] = outcome
-        self._taken.add(candidate)
-        projected = self.space.project(candidate)
-        if projected is not None:
-            self._taken.add(projected)
+        self._taken |= self._amounting_to([candidate])
+
+    def expect(self, pending: Sequence[Candidate]) -> None:
+        """These are being measured: of what is suggested next they are none."""
+        self.pending = tuple(pending)
+        self._measuring = self._amounting_to(pending)
+
+    def _amounting_to(self, candidates: Iterable[Candidate]) -> set[Candidate]:
+        """They, and the candidates of the space to which they amount."""
+        own = set(candidates)
+        projected = map(self.space.project, own)
+        return own | {each for each in projected if each is not None}
 
     def recall(
         self, known: Sequence[tuple[Candidate, TrialOutcome]], first: Sequence[Candidate]
@@ -71,8 +82,8 @@ class SearchHistory:
 
     def ordered(self) -> Candidate | None:
         """What is suggested whatever the search is like: the baseline, then what is to be asked
-        first; None once all of that was told."""
-        if self.baseline not in self.told:
+        first; None once all of that was told, or is pending."""
+        if self.baseline not in self.told and self.baseline not in self.pending:
             return self.baseline
         return next(filter(self.open, self.first), None)
 
@@ -82,9 +93,12 @@ class SearchHistory:
         return {**prior, **self.told}
 
     def open(self, candidate: Candidate) -> bool:
-        """Whether the candidate may be suggested: neither told nor ruled out."""
-        ruled_out = self.space.pruned(candidate, self.cores) is not None
-        return candidate not in self._taken and not ruled_out
+        """Whether the candidate may be suggested: neither told nor pending nor ruled out."""
+        return candidate not in self._measuring and not self.closed(candidate)
+
+    def closed(self, candidate: Candidate) -> bool:
+        """Whether it can never be suggested any more: told, or ruled out."""
+        return candidate in self._taken or self.space.pruned(candidate, self.cores) is not None
 
     def rng(self) -> np.random.Generator:
         """Randomness for the next suggestion: of the seed and the number of trials told."""

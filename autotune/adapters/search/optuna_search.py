@@ -53,9 +53,10 @@ class OptunaSearch:
     - A baseline outside the space is told with those of its settings that lie within it.
     - An objective that is unknown of every ok trial is not an objective of the Optuna study; where
       only some trials lack it, they are told the worst value seen.
-    - A suggestion that is known already stays a running trial of that Optuna study, which TPE's
-      constant liar takes for a poor one; one that a prune rule takes out is told as pruned and
-      infeasible. After `ATTEMPTS` of these a random open candidate is suggested.
+    - What is pending, or is suggested though it is known already, is a running trial of that Optuna
+      study, which TPE's constant liar takes for a poor one; a suggestion that a prune rule takes
+      out is told as pruned and infeasible. After `ATTEMPTS` of these a random open candidate is
+      suggested.
 
     ``storage_path`` is an SQLite file for optuna-dashboard, written beside; see `DashboardMirror`.
     """
@@ -95,9 +96,11 @@ class OptunaSearch:
         """Why the dashboard's file is not written any more; empty while it is."""
         return "" if self._mirror is None else self._mirror.problem
 
-    def ask(self) -> Candidate | None:
-        """The most promising candidate that has not been told, or None when none is left."""
+    def ask(self, pending: Sequence[Candidate] = ()) -> Candidate | None:
+        """The most promising candidate that is neither told nor pending, or None when none is
+        left."""
         history = self._history
+        history.expect(pending)
         ordered = history.ordered()
         if ordered is not None:
             return ordered
@@ -143,7 +146,16 @@ class OptunaSearch:
             self._frozen(candidate, outcome, places, worst)
             for candidate, outcome in self._history.known().items()
         ])  # fmt: skip
+        study.add_trials([self._running(candidate) for candidate in self._history.pending])
         return study
+
+    def _running(self, candidate: Candidate) -> FrozenTrial:
+        settings = within(self._history.space, candidate)
+        return create_trial(
+            state=OptunaState.RUNNING,
+            params={t: self._axes[t].encode(value) for t, value in settings.items()},
+            distributions={t: self._axes[t].distribution for t in settings},
+        )
 
     def _frozen(
         self, candidate: Candidate, outcome: TrialOutcome, places: list[int], worst: list[float]
