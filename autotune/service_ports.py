@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from autotune.core.access import Identity, Role, Token
 from autotune.core.comparison import Comparison
 from autotune.core.intervals import Interval
-from autotune.core.jobs import Beat, Job, JobKind, JobState
+from autotune.core.jobs import SOMEWHERE, Beat, Job, JobKind, JobState, Place
 from autotune.core.notices import Event, Notice, NoticeState
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
 from autotune.core.records import DecisionRecord, StudyRecord
@@ -47,8 +47,11 @@ class JobStore(Protocol):
     def jobs(self, *, states: Sequence[JobState] = (), limit: int = 100) -> Sequence[Job]:
         """Newest first; all states where none is named."""
 
-    def claim(self, owner: str, *, ttl_s: float, measuring: bool) -> Job | None:
-        """Lease the oldest queued job that can begin to ``owner`` for ``ttl_s`` seconds.
+    def claim(
+        self, owner: str, *, ttl_s: float, measuring: bool, place: Place = SOMEWHERE
+    ) -> Job | None:
+        """Lease the oldest queued job that can begin at ``place`` to ``owner`` for ``ttl_s``
+        seconds.
 
         ``measuring``: jobs that need devices, or those that need none. Jobs whose worker has let
         its lease run out are first put back into the queue, or failed after `ATTEMPTS`. A job

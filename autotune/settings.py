@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ from autotune.core.errors import InputRefused
 APP = "triton-autotune"
 SHORTEST_SECRET = 6
 """Letters of a part of an address that may be a secret; a shorter one stands in any text."""
-LONGEST_SLOT = 60
+LONGEST = {"AUTOTUNE_SLOT": 60, "AUTOTUNE_MACHINE": 253}
+"""A slot's name becomes part of a socket's; a machine's may be a full host name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class Settings:
     (AUTOTUNE_SERVER) holds an embedded server that is there already, as a bundle brings it; None
     has one built in ``cache_dir``. ``slot`` (AUTOTUNE_SLOT) names the part of this machine that is
     measured on, where it was split (empty: all of it); studies on different slots may run at once.
+    ``machine`` (AUTOTUNE_MACHINE) is what the machine is called in leases: its host name, unless
+    that is a container's, of which several may be on one machine.
     ``visible_devices`` (CUDA_VISIBLE_DEVICES) is what CUDA shows this process and those that it
     starts, as a batch system sets it; None shows all. ``service_dir`` (AUTOTUNE_SERVICE; by default
     below ``work_dir``, under a name that no study can have) holds what the service keeps beside the
@@ -70,6 +74,7 @@ class Settings:
     database: str
     server_dir: Path | None = None
     slot: str = ""
+    machine: str = field(default_factory=platform.node)
     visible_devices: str | None = None
     service_dir: Path
     secret_key: str | None = field(default=None, repr=False)
@@ -104,7 +109,8 @@ class Settings:
             work_dir=work.expanduser().absolute(),
             database=env.get("AUTOTUNE_DB") or "autotune.db",
             server_dir=Path(server).expanduser().absolute() if server else None,
-            slot=_slot(env.get("AUTOTUNE_SLOT", "")),
+            slot=_plain("AUTOTUNE_SLOT", env.get("AUTOTUNE_SLOT", "")),
+            machine=_plain("AUTOTUNE_MACHINE", env.get("AUTOTUNE_MACHINE", "")) or platform.node(),
             visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
             service_dir=service.expanduser().absolute(),
             secret_key=env.get("AUTOTUNE_SECRET_KEY") or None,
@@ -123,9 +129,9 @@ def _secret_parts(address: str) -> Iterator[str]:
             yield part
 
 
-def _slot(name: str) -> str:
-    if len(name) > LONGEST_SLOT or not name.isascii() or not name.isprintable():
+def _plain(variable: str, name: str) -> str:
+    if len(name) > LONGEST[variable] or not name.isascii() or not name.isprintable():
         raise InputRefused(
-            f"AUTOTUNE_SLOT is at most {LONGEST_SLOT} plain letters, digits or signs", value=name
+            f"{variable} is at most {LONGEST[variable]} plain letters, digits or signs", value=name
         )
     return name

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.adapters import machine
 from autotune.bootstrap.promotions import LOOKED_THROUGH, propose_now, reject_now
 from autotune.bootstrap.releases import normalized
 from autotune.core.errors import Conflict
-from autotune.core.jobs import Job, JobKind
+from autotune.core.jobs import CPU, Job, JobKind
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
 from autotune.core.schedules import NightRun, Schedule
 from autotune.retune.promote import subject_of
@@ -74,11 +73,10 @@ class Promotions:
 
 
 def _devices(target: Target) -> tuple[str, ...]:
-    """A live server for itself; this machine's cores where its SLA is measured from here."""
+    """A live server for itself; the cores of the machine that measures its SLA."""
     if target.grpc is None:
         return ()
-    host = machine.describe()["host"]
-    return (target.grpc, f"{host}/cpu") if target.shadow_s > 0 else (target.grpc,)
+    return (target.grpc, CPU) if target.shadow_s > 0 else (target.grpc,)
 
 
 def champion_of(store: ServiceStore, model: str, target: Target | None = None) -> Promotion:

@@ -11,15 +11,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from autotune.adapters.triton.onnx_graph import external_files
+from autotune.bootstrap.named_files import paths_of
 from autotune.core.errors import InputRefused
 from autotune.core.promotions import Target
-from autotune.core.study import Launch, PackagedModel, Study
+from autotune.core.study import Launch, Study
 from autotune.studyfile import study_from_request
 from search_spaces import library
 from search_spaces.candidate import BACKEND_PREFIX, SERVER_PREFIX
@@ -34,7 +35,6 @@ FLAGS = frozenset({
 """Flags of tritonserver that name no file, folder, library or address."""
 
 _ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]+\]:\d+|[A-Za-z0-9.-]+:\d+")
-_FILE = re.compile(r"(?P<path>.+)\.py:[A-Za-z_]\w*")
 _READ_BYTES = 1 << 29
 _DEEPEST, _MOST_KEYS, _LONGEST_NAME = 20, 300, 255
 
@@ -78,7 +78,7 @@ def study_within(definition: Mapping[str, Any], limits: Limits) -> Study:
 
     def check(study: Study) -> None:
         _refuse_names(study)
-        for what, path in _paths(study):
+        for what, path in paths_of(study):
             _refuse_outside(what, path, limits.root)
         server = study.server
         _refuse_hosts((server.http, server.grpc, server.metrics), limits.remotes)
@@ -132,28 +132,6 @@ def _refuse_space_file(definition: Mapping[str, Any], root: Path) -> None:
 
 
 # -------------------------------------------------------------------------------- of the study
-def _paths(node: object, name: str = "study") -> Iterator[tuple[str, Path]]:
-    """Every path that a study holds, wherever it stands, with the name of its field."""
-    if isinstance(node, Path):
-        yield name, node
-    elif isinstance(node, str):
-        found = _FILE.fullmatch(node)
-        if found is not None:
-            yield name, Path(found["path"] + ".py")
-    else:
-        for key, each in _parts(node, name):
-            yield from _paths(each, key)
-
-
-def _parts(node: object, name: str) -> Iterator[tuple[str, object]]:
-    if isinstance(node, Mapping):
-        yield from ((str(key), value) for key, value in node.items())
-    elif isinstance(node, tuple | list):
-        yield from ((name, value) for value in node)
-    elif is_dataclass(node) and not isinstance(node, PackagedModel):
-        yield from ((f.name, getattr(node, f.name)) for f in fields(node) if f.name != "definition")
-
-
 def _refuse_outside(what: str, path: Path, root: Path) -> None:
     """Links are followed first: one that leads out is outside."""
     try:

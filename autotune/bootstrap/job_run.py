@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune.bootstrap.job_progress import told
 from autotune.bootstrap.jobs import folder_name
+from autotune.bootstrap.named_files import refuse_elsewhere
 from autotune.bootstrap.nightly import run_night
 from autotune.bootstrap.promotions import promote_now, roll_back_now
 from autotune.bootstrap.recorded import machine_here
@@ -72,6 +73,7 @@ def _study(work: _Work) -> int:
             exported=decided is not None and decided.exported_to is not None,
             verdict=decided is None or bool(decided.detail.get("judged", True)),
         )
+    refuse_elsewhere(study)
     with StudySession.open(
         study, db=work.db, out=work.out, resume=begun is not None, listen=work.listen
     ) as session:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.adapters import machine
-from autotune.core.jobs import Job, JobKind, JobState
+from autotune.core.jobs import CPU, HERE, Job, JobKind, JobState
 from autotune.core.study import Study
 from autotune.service_ports import JobStore, PromotionStore
 from autotune.studyfile import read_definition
 
 
 def devices_of(study: Study) -> tuple[str, ...]:
-    """What a study needs for itself: this machine, whose cores send its load and serve its model,
-    the GPUs that it names, and the remote server that it tunes."""
-    host = machine.describe()["host"]
+    """What a study needs for itself: the cores of the machine that does it, which send its load and
+    serve its model, the GPUs of it that it names, and the remote server that it tunes."""
     remote = (study.server.grpc,) if study.server.grpc is not None else ()
-    return (f"{host}/cpu", *(f"{host}/{device}" for device in study.server.devices), *remote)
+    return (CPU, *(f"{HERE}{device}" for device in study.server.devices), *remote)
 
 
 def submit_study(store: JobStore, definition: Mapping[str, Any], *, by: str) -> Job:

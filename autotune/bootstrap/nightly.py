@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.adapters.machine import SystemClock
 from autotune.bootstrap.comparing import compare_stored
+from autotune.bootstrap.named_files import refuse_elsewhere
 from autotune.bootstrap.notices import deliver_waiting, notify
 from autotune.bootstrap.promotions import promote_now, propose_now
 from autotune.bootstrap.recorded import machine_here
@@ -111,6 +112,7 @@ def _carried_out(
         if schedule.target is not None:
             schedule = replace(schedule, target=normalized(schedule.target))
         study = read_definition(schedule.definition)
+        refuse_elsewhere(study)
     except AutotuneError as exc:
         store.schedules.update_run(run.id, state=RunState.FAILED, reason=str(exc))
         title = f"the run of schedule {run.schedule} failed: {exc.rule.splitlines()[0]}"

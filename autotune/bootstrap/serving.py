@@ -31,6 +31,7 @@ from autotune.bootstrap.upkeep import Aftermath, Upkeep
 from autotune.bootstrap.web import web_app
 from autotune.bootstrap.worker import Timing, Worker, job_command
 from autotune.core.errors import AutotuneError, InputRefused, Interrupted
+from autotune.core.jobs import Place
 from autotune.settings import Settings
 from storage.opening import parse_url, shown
 from storage.service import ServiceStore
@@ -152,6 +153,7 @@ def _parts(asked: Asked, store: ServiceStore, settings: Settings) -> Mapping[str
             logs=settings.service_dir / "logs",
             ended=lambda _: upkeep.hurry(),
             timing=Timing.of_lease(asked.lease_s),
+            place=Place(machine=settings.machine, slot=settings.slot),
         )
     if asked.scheduler:
         parts["scheduler"] = Scheduler(

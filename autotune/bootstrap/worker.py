@@ -34,7 +34,7 @@ from autotune.bootstrap.jobs import folder_name
 from autotune.bootstrap.last_words import LastWords
 from autotune.bootstrap.logs import masked
 from autotune.core.errors import AutotuneError, StoreFailed
-from autotune.core.jobs import Job, JobState
+from autotune.core.jobs import SOMEWHERE, Job, JobState, Place
 from autotune.service_ports import JobStore
 
 LATER = 75
@@ -87,8 +87,9 @@ def someone_measures() -> bool:
 
 class Worker:
     """``command`` says how a job is done; ``logs`` receives a file for each job; ``ended`` is told
-    of each that has ended for good; ``occupied`` says whether nothing can be measured now. `start`
-    returns at once, `stop` when every job has ended or was put back into the queue."""
+    of each that has ended for good; ``place`` is where it measures; ``occupied`` says whether
+    nothing can be measured now. `start` returns at once, `stop` when every job has ended or was put
+    back into the queue."""
 
     def __init__(  # noqa: PLR0913 - a queue, how jobs are done, and who hears of it
         self,
@@ -98,6 +99,7 @@ class Worker:
         logs: Path,
         ended: Callable[[Job], None],
         timing: Timing | None = None,
+        place: Place = SOMEWHERE,
         occupied: Callable[[], bool] = someone_measures,
     ) -> None:
         timing = timing or Timing()
@@ -112,6 +114,7 @@ class Worker:
                 logs=logs,
                 ended=ended,
                 timing=timing,
+                place=place,
                 occupied=occupied,
                 stopping=self._stopping,
             )
@@ -146,6 +149,7 @@ class _Lane:
     logs: Path
     ended: Callable[[Job], None]
     timing: Timing
+    place: Place
     occupied: Callable[[], bool]
     stopping: threading.Event
 
@@ -162,7 +166,9 @@ class _Lane:
         """Do a job, if there is one; says how many seconds to wait before the next."""
         if self.measuring and self.occupied():
             return self.timing.poll_s
-        job = self.store.claim(self.owner, ttl_s=self.timing.lease_s, measuring=self.measuring)
+        job = self.store.claim(
+            self.owner, ttl_s=self.timing.lease_s, measuring=self.measuring, place=self.place
+        )
         if job is None:
             return self.timing.poll_s
         log.info("job begins", job=job.id, kind=str(job.kind), attempt=job.attempt)

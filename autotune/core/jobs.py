@@ -9,6 +9,29 @@ from typing import Any
 
 ATTEMPTS = 3
 """How often a job is begun: one whose worker died is taken over, but not for ever."""
+HERE = "here/"
+"""Begins what a job calls a device of the machine that does it, whichever that will be."""
+CPU = f"{HERE}cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a worker measures: a machine, or a ``slot`` of it (empty: all of it)."""
+
+    machine: str
+    slot: str = ""
+
+    def lease_of(self, device: str) -> str:
+        """What a device that a job needs is called while it is held from here. A slot has cores of
+        its own; what is no machine's own (a remote server) has one name everywhere."""
+        if not device.startswith(HERE):
+            return device
+        named = f"{self.machine}/{device.removeprefix(HERE)}"
+        return f"{named}.{self.slot}" if self.slot and device == CPU else named
+
+
+SOMEWHERE = Place(machine="here")
+"""The place of all workers that tell none: devices keep the names that jobs give them."""
 
 
 class JobKind(StrEnum):
@@ -36,11 +59,11 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """``devices`` names what it needs for itself (``host/cpu``, ``host/GPU-…``): one job holds a
-    device at a time; empty for a job that measures nothing. ``owner`` is the worker that has it,
-    ``attempt`` counts from 1 when it is first begun, ``cancel`` asks the worker to end it.
-    ``progress`` is the last step that it told (see `autotune.ports.Progress`), as plain data.
-    ``study_id`` is the study that it made. Times are UTC seconds since the epoch.
+    """``devices`` names what it needs for itself (``here/cpu``, ``here/GPU-…``, ``gpu1:8001``): one
+    job holds a device at a time (see `Place`); empty for a job that measures nothing. ``owner`` is
+    the worker that has it, ``attempt`` counts from 1 when it is first begun, ``cancel`` asks the
+    worker to end it. ``progress`` is the last step that it told (see `autotune.ports.Progress`), as
+    plain data. ``study_id`` is the study that it made. Times are UTC seconds since the epoch.
     """
 
     id: int

@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, Select, delete, select, update
 from sqlalchemy.orm import Session
 
 from autotune.core.errors import NotFound
-from autotune.core.jobs import ATTEMPTS, Beat, Job, JobKind, JobState
+from autotune.core.jobs import ATTEMPTS, SOMEWHERE, Beat, Job, JobKind, JobState, Place
 from storage.plain import text
 from storage.service.database import Database, added, by_id
 from storage.service.tables import JobRow, LeaseRow, RunRow
@@ -61,15 +61,18 @@ class SqlJobStore:
         with self._database.read() as session:
             return [_job(row) for row in session.scalars(query)]
 
-    def claim(self, owner: str, *, ttl_s: float, measuring: bool) -> Job | None:
+    def claim(
+        self, owner: str, *, ttl_s: float, measuring: bool, place: Place = SOMEWHERE
+    ) -> Job | None:
         with self._database.write() as session:
             self._database.one_at_a_time(session)
             now = self._database.common_now(session)
             _put_back_abandoned(session, now)
             held = set(session.scalars(select(LeaseRow.device)))
             for job_id, devices in session.execute(_queued(measuring)).all():
-                if held.isdisjoint(devices):
-                    wanted = devices or [f"{_NO_DEVICE}{job_id}"]
+                wanted = [place.lease_of(device) for device in devices]
+                if held.isdisjoint(wanted):
+                    wanted = wanted or [f"{_NO_DEVICE}{job_id}"]
                     leases = _leases(job_id, wanted, text(owner), now + ttl_s)
                     if _begun(session, job_id, text(owner), now, leases):
                         return _job(_row(session, job_id))

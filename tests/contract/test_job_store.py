@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autotune.core.errors import InputRefused
-from autotune.core.jobs import ATTEMPTS, Beat, Job, JobKind, JobState
+from autotune.core.jobs import ATTEMPTS, SOMEWHERE, Beat, Job, JobKind, JobState, Place
 from autotune.service_ports import JobStore
 from storage.service import ServiceStore
 from tests.contract.conftest import Clock
@@ -39,8 +39,10 @@ def _submitted(jobs: JobStore, *devices: str, title: str = "a study") -> int:
     return jobs.submit(JobKind.STUDY, title, {}, devices=devices, by="ci")
 
 
-def _claimed(jobs: JobStore, owner: str = "w1", *, measuring: bool = True) -> int | None:
-    job = jobs.claim(owner, ttl_s=30, measuring=measuring)
+def _claimed(
+    jobs: JobStore, owner: str = "w1", *, measuring: bool = True, place: Place = SOMEWHERE
+) -> int | None:
+    job = jobs.claim(owner, ttl_s=30, measuring=measuring, place=place)
     return None if job is None else job.id
 
 
@@ -121,6 +123,21 @@ def test_one_job_at_a_time_has_a_device_and_a_later_one_that_can_begin_does(
     assert _claimed(others, "w2") == elsewhere
     assert _claimed(others, "w2") is None
     assert others.job(waits).state is JobState.QUEUED
+
+
+def test_each_machine_has_devices_of_its_own_and_one_has_a_remote_server(
+    jobs: JobStore, others: JobStore
+) -> None:
+    here, remote = "here/cpu", "gpu1:8001"
+    first, second, waits = (_submitted(jobs, here, *more) for more in ((), (remote,), (remote,)))
+    a, b, c = (Place(machine=name) for name in "abc")
+    assert _claimed(jobs, "w1", place=a) == first
+    assert _claimed(others, "another of its machine", place=a) is None
+    assert _claimed(others, "w2", place=b) == second
+    assert _claimed(others, "w3", place=c) is None
+    assert list(jobs.leases()) == ["a/cpu", "b/cpu", remote]
+    assert jobs.end(second, "w2", JobState.DONE)
+    assert _claimed(others, "w3", place=c) == waits
 
 
 def test_devices_are_given_back_when_a_job_ends(jobs: JobStore, others: JobStore) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.bootstrap.guard import Guard, Limits, _paths, study_within
+from autotune.bootstrap.guard import Guard, Limits, study_within
+from autotune.bootstrap.named_files import paths_of
 from autotune.core.errors import InputRefused
 from autotune.core.promotions import Target
 from autotune.core.study import Launch
@@ -365,7 +366,7 @@ def test_whatever_stands_in_a_study_it_is_refused_or_names_nothing_outside(
         study = study_within(definition, limits)
     except InputRefused:
         return
-    for _, path in _paths(study):
+    for _, path in paths_of(study):
         assert path.resolve().is_relative_to(lasting_root)
     assert study.server.launch in (Launch.EMBEDDED, Launch.REMOTE)
 

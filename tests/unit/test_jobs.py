@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -16,11 +17,12 @@ from autotune.bootstrap.job_progress import told
 from autotune.bootstrap.jobs import Jobs, devices_of, folder_name, submit_study
 from autotune.bootstrap.recorded import machine_here
 from autotune.bootstrap.worker import LATER, job_command
-from autotune.core.errors import MachineBusy, NotFound, StoreFailed
-from autotune.core.jobs import Job, JobKind, JobState
+from autotune.core.errors import InputRefused, MachineBusy, NotFound, StoreFailed
+from autotune.core.jobs import Job, JobKind, JobState, Place
 from autotune.core.records import DecisionRecord, StudyState
 from autotune.core.study import Launch, ServerSpec
 from autotune.ports import Progress
+from autotune.settings import Settings
 from autotune.studyfile import read_definition
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
@@ -62,21 +64,49 @@ def test_there_is_no_job_to_cancel_that_was_never_queued(store: ServiceStore) ->
         Jobs(store.jobs, store.promotions).cancel(7, by="ops")
 
 
-def test_a_study_is_queued_with_its_whole_definition_and_this_machines_cores(
+def test_a_study_is_queued_with_its_whole_definition_and_the_cores_of_whatever_machine_does_it(
     store: ServiceStore,
 ) -> None:
     job = submit_study(store.jobs, STUDY, by="ops")
     assert read_definition(job.payload["definition"]).digest == read_definition(STUDY).digest
     assert (job.title, job.created_by) == ("tiny", "ops")
-    assert [device.rpartition("/")[2] for device in job.devices] == ["cpu"]
+    assert job.devices == ("here/cpu",)
 
 
 def test_a_study_has_the_gpus_that_it_names_and_the_server_that_it_tunes_for_itself() -> None:
     study = read_definition(STUDY)
     pinned = replace(study, server=ServerSpec(devices=("GPU-1", "GPU-2")))
     remote = replace(study, server=ServerSpec(launch=Launch.REMOTE, grpc="h:8001"))
-    assert [each.rpartition("/")[2] for each in devices_of(pinned)] == ["cpu", "GPU-1", "GPU-2"]
-    assert devices_of(remote)[1:] == ("h:8001",)
+    assert devices_of(pinned) == ("here/cpu", "here/GPU-1", "here/GPU-2")
+    assert devices_of(remote) == ("here/cpu", "h:8001")
+
+
+@pytest.mark.parametrize(
+    ("device", "slot", "held"),
+    [
+        ("here/cpu", "", "gpu1/cpu"),
+        ("here/cpu", "left", "gpu1/cpu.left"),
+        ("here/GPU-1", "left", "gpu1/GPU-1"),
+        ("h:8001", "left", "h:8001"),
+        ("gpu2/cpu", "", "gpu2/cpu"),  # as jobs named it that an earlier version queued
+    ],
+)
+def test_a_device_is_held_by_the_name_of_the_machine_that_does_the_job(
+    device: str, slot: str, held: str
+) -> None:
+    assert Place(machine="gpu1", slot=slot).lease_of(device) == held
+
+
+def test_a_machine_in_a_container_is_called_what_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("AUTOTUNE_MACHINE", raising=False)
+    assert Settings.from_environment().machine == platform.node()
+    monkeypatch.setenv("AUTOTUNE_MACHINE", "node-7")
+    assert Settings.from_environment().machine == "node-7"
+    monkeypatch.setenv("AUTOTUNE_MACHINE", "node\n7")
+    with pytest.raises(InputRefused, match="AUTOTUNE_MACHINE"):
+        Settings.from_environment()
 
 
 def test_the_databases_password_is_on_no_command_line() -> None:
@@ -231,6 +261,14 @@ def test_a_study_that_was_done_when_its_process_died_is_not_run_again(
     job_id = queued(store, left.run)
     said: list[str] = []
     assert job_run.run_job(job_id, db=str(tmp_path / "service.db"), say=said.append) == status
+
+
+def test_a_study_whose_files_are_elsewhere_is_refused_with_the_name_of_the_machine_that_lacks_them(
+    store: ServiceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_MACHINE", "gpu-b")
+    with pytest.raises(InputRefused, match=r"machine, gpu-b .*/models/tiny\.onnx"):
+        job_run.run_job(queued(store), db=str(tmp_path / "service.db"), say=pytest.fail)
 
 
 def test_a_machine_that_is_taken_puts_the_job_off(

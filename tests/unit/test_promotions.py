@@ -349,8 +349,7 @@ def test_a_live_target_is_a_device_and_so_is_this_machine_for_its_check(
     live = Target(grpc="gpu1:8001", http="gpu1:8000", shadow_s=10)
     made = store.promotions.propose(replace(propose(), target=live))
     devices = Promotions(store).approve(made, by="ann").devices
-    assert devices[0] == "gpu1:8001"
-    assert devices[1].endswith("/cpu")
+    assert devices == ("gpu1:8001", "here/cpu")
 
 
 def test_a_rollback_is_queued_for_the_champion(

@@ -11,7 +11,7 @@ from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
 from autotune.core.errors import InputRefused
-from autotune.core.jobs import Job, JobKind, JobState
+from autotune.core.jobs import HERE, Job, JobKind, JobState
 from autotune.core.promotions import Promotion, PromotionState
 from autotune.core.records import StudyState
 from autotune.core.schedules import NightRun
@@ -126,7 +126,7 @@ def _waiting(jobs: Sequence[Job]) -> Component:
     rows = [
         {
             "job": named(job),
-            "devices": ", ".join(job.devices) or "a worker",
+            "devices": ", ".join(each.removeprefix(HERE) for each in job.devices) or "a worker",
             "since": when(job.created_at),
             "by": job.created_by,
             "act": button("cancel", job.id, "Cancel …", about=f"job {job.id}"),
