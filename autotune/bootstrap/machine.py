@@ -19,9 +19,11 @@ SHARED_BY = 8
 """The most load processes that the highest rate is looked for with."""
 
 
-def examine_machine() -> Sequence[Check]:
+def examine_machine(*, load: bool = True) -> Sequence[Check]:
+    """``load``: also what it can send, which takes some seconds of all its cores."""
     settings = Settings.from_environment()
-    return [*checks(settings.cache_dir, settings.work_dir, settings.server_dir), _load()]
+    found = checks(settings.cache_dir, settings.work_dir, settings.server_dir)
+    return [*found, _load()] if load else found
 
 
 def _load() -> Check:

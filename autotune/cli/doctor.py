@@ -27,11 +27,17 @@ _NAME = 21
     name="doctor",
     epilog="Example:  autotune doctor",
 )
+@click.option(
+    "--load/--no-load",
+    default=True,
+    help="Also how many requests per second it can send, found by sending them to a server that"
+    " does nothing: some seconds on all cores.  [default: load]",
+)
 @json_option
-def command(as_json: bool) -> int:
+def command(load: bool, as_json: bool) -> int:
     """Say what this machine can measure and what is missing. Exits 1 if the embedded server
     cannot run here."""
-    checks, engines = examine_machine(), engines_here()
+    checks, engines = examine_machine(load=load), engines_here()
     if as_json:
         Console.document([*(check.to_json() for check in checks), *_engines_json(engines)])
     else:

@@ -125,7 +125,7 @@ def doctor() -> Sequence[Mapping[str, str]] | str:
     """What `autotune doctor` says here, or why it says nothing."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "autotune", "doctor", "--json"],
+            [sys.executable, "-m", "autotune", "doctor", "--no-load", "--json"],
             capture_output=True,
             text=True,
             timeout=DOCTOR_S,

@@ -216,7 +216,7 @@ def test_the_doctor_prints_a_row_per_engine_that_fits(
 ) -> None:
     monkeypatch.setattr(machine.hardware, "seen", lambda **_: ADA)
     monkeypatch.setattr(Console, "out", rich.console.Console(width=width, highlight=False))
-    output = CliRunner().invoke(cli, ["doctor"]).stdout
+    output = CliRunner().invoke(cli, ["doctor", "--no-load"]).stdout
     rows = output[output.index("variants") :].splitlines()
     assert [row.split()[0] for row in rows[1:6]] == [str(engine) for engine in Engine]
     assert rows[4].split()[1:] == ["yes?"] * 6
@@ -226,7 +226,7 @@ def test_the_doctor_prints_a_row_per_engine_that_fits(
 
 def test_the_doctor_tells_programs_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.hardware, "seen", lambda **_: CPU)
-    document = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)
+    document = json.loads(CliRunner().invoke(cli, ["doctor", "--no-load", "--json"]).stdout)
     entries = {each["name"]: each for each in document}
     assert entries["onnxruntime"]["detail"] == "runs fp32, fp16, int8"
     assert entries["tensorrt"]["precisions"]["fp8"] == {

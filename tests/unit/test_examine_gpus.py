@@ -164,7 +164,7 @@ def test_a_driver_that_answers_nothing_is_told(nvml: FakeNvml) -> None:
 # ------------------------------------------------------------------------------ the whole command
 def doctor(library: Path, told: str, *options: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "autotune", "doctor", *options],
+        [sys.executable, "-m", "autotune", "doctor", "--no-load", *options],
         env=environment(library, told, folder),
         capture_output=True,
         text=True,
