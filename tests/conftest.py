@@ -1,6 +1,8 @@
 """For all tests."""
 
+import faulthandler
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ settings.register_profile("suite", max_examples=50, deadline=None)
 settings.load_profile("suite")
 
 FAILURE_LINES = 12
+TEARDOWN_S = 200
 STUDIES = ("tests/integration/test_study", "tests/integration/test_compare")
 
 
@@ -56,6 +59,17 @@ class FailuresAsTheyCome:
         terminal.write_line(f"failed ({report.when}): {report.nodeid}", red=True)
         for line in [line for line in told if line.startswith("E ")][:FAILURE_LINES]:
             terminal.write_line(line)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    """A teardown that hangs ends its process, and pytest-xdist begins another: pytest-timeout stops
+    its clock as soon as a test has failed."""
+    faulthandler.dump_traceback_later(TEARDOWN_S, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
