@@ -32,7 +32,7 @@ demo: env
 	@$(BIN)/autotune demo
 
 # Three at a time on two cores: much of a test's time goes to waiting.
-PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder --max-worker-restart 3
 
 test: env
 	@$(PYTEST)
