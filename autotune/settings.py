@@ -61,6 +61,7 @@ class Settings:
     (AUTOTUNE_SERVER) holds an embedded server that is there already, as a bundle brings it; None
     has one built in ``cache_dir``. ``slot`` (AUTOTUNE_SLOT) names the part of this machine that is
     measured on, where it was split (empty: all of it); studies on different slots may run at once.
+    ``ray_address`` (AUTOTUNE_RAY_ADDRESS) is the Ray cluster that ``--executor ray`` runs on.
     ``machine`` (AUTOTUNE_MACHINE) is what the machine is called in leases: its host name, unless
     that is a container's, of which several may be on one machine.
     ``visible_devices`` (CUDA_VISIBLE_DEVICES) is what CUDA shows this process and those that it
@@ -74,6 +75,7 @@ class Settings:
     database: str
     server_dir: Path | None = None
     slot: str = ""
+    ray_address: str = "auto"
     machine: str = field(default_factory=platform.node)
     visible_devices: str | None = None
     service_dir: Path
@@ -109,6 +111,7 @@ class Settings:
             work_dir=work.expanduser().absolute(),
             database=env.get("AUTOTUNE_DB") or "autotune.db",
             server_dir=Path(server).expanduser().absolute() if server else None,
+            ray_address=env.get("AUTOTUNE_RAY_ADDRESS") or "auto",
             slot=_plain("AUTOTUNE_SLOT", env.get("AUTOTUNE_SLOT", "")),
             machine=_plain("AUTOTUNE_MACHINE", env.get("AUTOTUNE_MACHINE", "")) or platform.node(),
             visible_devices=env.get("CUDA_VISIBLE_DEVICES"),

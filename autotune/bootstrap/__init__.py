@@ -2,6 +2,7 @@
 
 from autotune.bootstrap.comparing import Compared, compare_stored
 from autotune.bootstrap.demo import Demo, demo
+from autotune.bootstrap.executors import OnRay, open_study
 from autotune.bootstrap.machine import Check, engines_here, examine_machine
 from autotune.bootstrap.models import demo_study
 from autotune.bootstrap.session import StudySession
@@ -11,6 +12,7 @@ __all__ = [
     "Check",
     "Compared",
     "Demo",
+    "OnRay",
     "StoredStudy",
     "StudySession",
     "as_it_stands",
@@ -21,4 +23,5 @@ __all__ = [
     "examine_machine",
     "export_stored",
     "open_store",
+    "open_study",
 ]

@@ -114,7 +114,7 @@ class StudySession:
         settings = Settings.from_environment()
         settings.refuse_unusable()
         refuse_unwritable(out, study.name)
-        _refuse_inside(out, database=sqlite_file(db), work=settings.work_dir)
+        refuse_inside(out, database=sqlite_file(db), work=settings.work_dir)
         with ExitStack() as stack:
             store = stack.enter_context(open_store(db, create=True))
             _alone_on_the_machine(stack, study)
@@ -134,7 +134,7 @@ def _alone_on_the_machine(stack: ExitStack, study: Study) -> None:
         raise
 
 
-def _refuse_inside(out: Path, **ours: Path | None) -> None:
+def refuse_inside(out: Path, **ours: Path | None) -> None:
     """An export replaces all of its directory: nothing that the run needs may lie in it."""
     for what, path in ours.items():
         if path is not None and path.resolve().is_relative_to(out.resolve()):

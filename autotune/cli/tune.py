@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from autotune.bootstrap import StudySession
+from autotune.bootstrap import OnRay, StudySession, open_study
 from autotune.cli.as_json import answer_json
 from autotune.cli.console import Console
 from autotune.cli.exits import ExitCode
@@ -17,16 +18,25 @@ from autotune.cli.render import print_answer
 from autotune.core.errors import ExportFailed, InputRefused, Interrupted
 from autotune.core.sla import enough_samples
 from autotune.core.study import PickRule, SearchKind, Study
+from autotune.settings import Settings
 from autotune.studyfile import at_its_line, read_study_file, study_from_options
 from autotune.tuner.answer import Answer
 from search_spaces import library
 
 
-def run_study(study: Study, *, out: Path, db: str, resume: bool, as_json: bool) -> int:
+def run_study(  # noqa: PLR0913 - what, where to and from, on what, and how it is told
+    study: Study,
+    *,
+    out: Path,
+    db: str,
+    resume: bool,
+    as_json: bool,
+    ray: OnRay | None = None,
+) -> int:
     """Run a study with progress, print its answer, and say by the exit code what it came to."""
     with (
         listener(study.sla, quiet=as_json) as listen,
-        StudySession.open(study, db=db, out=out, resume=resume, listen=listen) as session,
+        open_study(study, db=db, out=out, resume=resume, listen=listen, ray=ray) as session,
     ):
         for warning in session.warnings:
             Console.note(f"note: {warning}", style="yellow")
@@ -66,12 +76,44 @@ def resumable(session: StudySession) -> Answer:
         ) from exc
 
 
+def executor_options(function: Any) -> Any:
+    """Where trials run."""
+    options = (
+        click.option(
+            "--executor",
+            type=click.Choice(["local", "ray"]),
+            default="local",
+            show_default=True,
+            help="local: on this machine, one after another; ray: on a Ray cluster, side by side.",
+        ),
+        click.option(
+            "--ray-address",
+            metavar="auto|HOST:PORT|local",
+            help="Ray: the cluster.  [default: auto, the one that this machine is part of]",
+        ),
+        click.option(
+            "--slots",
+            type=int,
+            help="Ray: trials side by side, at most.  [default: as many as there are devices]",
+        ),
+        click.option(
+            "--slot-cpus",
+            type=int,
+            help="Ray: cores of a trial.  [default: 2, or its GPU's share of its machine]",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 @click.command(
     name="tune",
     epilog="""\b
 Examples:
   autotune tune study.yaml
   autotune tune study.yaml --resume
+  autotune tune study.yaml --executor ray
   autotune tune model.onnx --qps 60 --p95-ms 80 --shape x:3,224,224
 """,
 )
@@ -105,12 +147,26 @@ Examples:
 @db_option
 @resume_option
 @json_option
-def command(study: Path, out: Path, db: str, resume: bool, as_json: bool, **options: Any) -> int:
+@executor_options
+def command(  # noqa: PLR0913, PLR0917 - one for each option
+    study: Path,
+    out: Path,
+    db: str,
+    resume: bool,
+    as_json: bool,
+    executor: str,
+    ray_address: str | None,
+    slots: int | None,
+    slot_cpus: int | None,
+    **options: Any,
+) -> int:
     """Run a study now, with progress, and export the pick.
 
     A study file says everything; an ONNX model needs --qps and a latency limit, and is served on
     the embedded Triton by ONNX Runtime.
     """
+    ray = _on_ray(executor, address=ray_address, slots=slots, cpus=slot_cpus)
+    run = partial(run_study, out=out, db=db, resume=resume, as_json=as_json, ray=ray)
     given = {key: value for key, value in options.items() if value not in (None, ())}
     if study.suffix in {".yaml", ".yml"}:
         if given:
@@ -120,13 +176,26 @@ def command(study: Path, out: Path, db: str, resume: bool, as_json: bool, **opti
                 next_step=f"set it in {study}",
             )
         try:
-            return run_study(read_study_file(study), out=out, db=db, resume=resume, as_json=as_json)
+            return run(read_study_file(study))
         except InputRefused as exc:
             raise at_its_line(study, exc) from exc
     if study.suffix != ".onnx":
         raise InputRefused("give a study file (.yaml) or a model (.onnx)", value=str(study))
     definition = _definition(study, given)
-    return run_study(study_from_options(definition), out=out, db=db, resume=resume, as_json=as_json)
+    return run(study_from_options(definition))
+
+
+def _on_ray(
+    executor: str, *, address: str | None, slots: int | None, cpus: int | None
+) -> OnRay | None:
+    if executor == "ray":
+        return OnRay(
+            address=address or Settings.from_environment().ray_address, slots=slots, cpus=cpus
+        )
+    for flag, value in (("--ray-address", address), ("--slots", slots), ("--slot-cpus", cpus)):
+        if value is not None:
+            raise InputRefused(f"{flag} goes with --executor ray", value=value)
+    return None
 
 
 def _definition(model: Path, given: dict[str, Any]) -> dict[str, Any]:

@@ -200,6 +200,18 @@ def _remove_own_files(own: ServedModel, version: Path) -> None:
         copied.unlink(missing_ok=True)
 
 
+def put_in_place(fill: Callable[[Path], None], out: Path, study: str) -> None:
+    """An export that was written elsewhere: ``fill`` puts it into an empty folder, which takes the
+    place of ``out`` in one step, as `RepositoryExporter.write` does."""
+    refuse_unwritable(out, study)
+    with _writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with _beside(out) as fresh:
+            fill(fresh)
+            sync_tree(fresh)
+            _swap(fresh, out)
+
+
 # -------------------------------------------------------------------------------------- refusals
 def refuse_unwritable(out: Path, study: str) -> None:
     """InputRefused unless ``out`` can be written and is new, empty, or an export of ``study``."""

@@ -1,0 +1,115 @@
+"""What one trial at a time is given on a node: cores of its own, and a GPU or a slice of one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.adapters import hardware, machine
+from autotune.adapters.telemetry.cores import affinity
+from autotune.core.kinds import Kind
+
+_CORE = "\0triton-autotune.core"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """As Ray counts: so many ``cpus``, and a GPU (a slice where Ray was told of slices) or none."""
+
+    cpus: int
+    gpu: bool = False
+
+    @property
+    def resources(self) -> dict[str, float]:
+        return {"CPU": float(self.cpus), **({"GPU": 1.0} if self.gpu else {})}
+
+    def fit_into(self, resources: dict[str, float]) -> int:
+        """How many of them a node with these resources holds."""
+        return int(min(resources.get(key, 0.0) // need for key, need in self.resources.items()))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{need:g} {key}" for key, need in self.resources.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A slot on a node. ``pinned``: its cores, which no other slot of this machine has; none where
+    the machine has not as many left, and slots share them. ``gpu`` is its id, as Ray gave it."""
+
+    kind: Kind
+    pinned: tuple[int, ...] = ()
+    gpu: str = ""
+
+    @property
+    def name(self) -> str:
+        if self.gpu:
+            return f"ray-gpu-{self.gpu}"
+        if self.pinned:
+            return f"ray-cores-{'-'.join(map(str, self.pinned))}"
+        return f"ray-{os.getpid()}"
+
+    @property
+    def place(self) -> str:
+        """For people: where something was measured."""
+        host = machine.describe()["host"]
+        parts = [f"GPU {self.gpu}"] if self.gpu else []
+        if self.pinned:
+            parts.append(f"cores {', '.join(map(str, self.pinned))}")
+        return f"{host}, process {os.getpid()}" + "".join(f", {part}" for part in parts)
+
+
+@contextmanager
+def taken(slot: Slot) -> Iterator[Taken]:
+    """Pin this process to cores of its own, with all that it starts. Ray has told CUDA already
+    which GPU is its; one that is given none sees none."""
+    with ExitStack() as stack:
+        if not slot.gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if slot.gpu else ""
+        pinned = _pin(stack, slot.cpus)
+        yield Taken(kind=_kind(slot, visible), pinned=pinned, gpu=visible)
+
+
+def _kind(slot: Slot, visible: str) -> Kind:
+    here = hardware.seen(visible=visible)
+    return Kind(
+        processor=str(machine.describe()["processor"]),
+        cores=slot.cpus,
+        gpus=(here.gpu or "unknown GPU",) if slot.gpu else (),
+        driver=here.driver if slot.gpu else "",
+    )
+
+
+def _pin(stack: ExitStack, count: int) -> tuple[int, ...]:
+    """The lock on each core is an abstract socket's name (Linux): gone with its process."""
+    before = affinity(os.getpid())
+    with ExitStack() as locks:
+        mine: list[int] = []
+        for core in sorted(before):
+            if len(mine) == count:
+                break
+            lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                lock.bind(f"{_CORE}.{core}")
+            except OSError:
+                lock.close()
+                continue
+            locks.callback(lock.close)
+            mine.append(core)
+        if len(mine) < count:
+            return ()
+        stack.push(locks.pop_all())
+    _run_on(set(mine))
+    stack.callback(_run_on, before)
+    return tuple(mine)
+
+
+def _run_on(cores: set[int]) -> None:
+    """Each thread of this process: children have the cores of the thread that starts them."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            os.sched_setaffinity(int(thread.name), cores)

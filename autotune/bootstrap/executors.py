@@ -1,0 +1,58 @@
+"""Who carries a study's trials out: this machine, or a Ray cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.bootstrap.session import StudySession
+from autotune.core.errors import InputRefused
+from autotune.core.study import Study
+from autotune.ports import ProgressListener
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnRay:
+    """A Ray cluster at ``address``; ``slots``: how many trials side by side at most (None: as many
+    as it has devices for); ``cpus``: how many cores a trial is given (None: two, or its GPU's share
+    of its machine's)."""
+
+    address: str = AUTO
+    slots: int | None = None
+    cpus: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("--slots", self.slots), ("--slot-cpus", self.cpus)):
+            if value is not None and value < 1:
+                raise InputRefused(f"{name} is at least 1", value=value)
+
+
+@contextmanager
+def open_study(  # noqa: PLR0913 - what, where to and from, on what, and who listens
+    study: Study,
+    *,
+    db: str,
+    out: Path,
+    resume: bool,
+    listen: ProgressListener,
+    ray: OnRay | None = None,
+) -> Iterator[StudySession]:
+    """A study ready to run on this machine, or on a cluster; see `StudySession.open`."""
+    if ray is None:
+        with StudySession.open(study, db=db, out=out, resume=resume, listen=listen) as session:
+            yield session
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise InputRefused(
+            "--executor ray needs Ray Tune, which is not installed here",
+            next_step="pip install 'triton-autotune[ray]'",
+        )
+    from autotune.bootstrap.ray_session import open_on_ray  # noqa: PLC0415 - an extra; takes seconds
+
+    with open_on_ray(study, ray, db=db, out=out, resume=resume, listen=listen) as session:
+        yield session

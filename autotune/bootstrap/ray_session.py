@@ -1,0 +1,270 @@
+"""A study whose trials run on a Ray cluster, wired: this process is the driver, and measures
+nothing itself. Imported only where Ray is asked for."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autotune.adapters import machine
+from autotune.adapters.ray import cluster, errand, trials
+from autotune.adapters.ray.cluster import Devices
+from autotune.adapters.triton.export import put_in_place, refuse_unwritable
+from autotune.bootstrap.bench import fresh_folder
+from autotune.bootstrap.executors import OnRay
+from autotune.bootstrap.ray_node import (
+    DESK,
+    OVERSEER,
+    STORE,
+    Ended,
+    Order,
+    Surveyed,
+    settled,
+    surveyed,
+)
+from autotune.bootstrap.session import (
+    OPTUNA,
+    StudySession,
+    held,
+    id_of,
+    refuse_inside,
+    search_of,
+    to_try,
+)
+from autotune.bootstrap.shipping import shipped
+from autotune.bootstrap.stored import open_store, refuse_changed_model, unfinished
+from autotune.core.errors import AutotuneError, InputRefused
+from autotune.core.records import StudyRecord
+from autotune.core.study import Launch, Study
+from autotune.core.variants import VariantRecord
+from autotune.ports import Progress, ProgressListener, TrialSource, TrialStore
+from autotune.settings import Settings
+from autotune.tuner.conclude import Settled
+from autotune.tuner.recorder import Say
+from autotune.tuner.run import StudyRunner
+from autotune.tuner.venue import Overseer, Readied
+from storage.opening import sqlite_file
+
+EXECUTOR = "executor"
+"""The key of a study's environment that tells where its trials ran."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RayVenue:
+    """Implements `Venue`: trials on all of the ``devices`` at once, the end of the study on one of
+    them. ``readied`` is what the survey found."""
+
+    order: Order
+    devices: Devices
+    store: TrialStore
+    readied: Readied | AutotuneError
+    work: Path
+
+    @property
+    def side_by_side(self) -> int:
+        return self.devices.many
+
+    def prepare(self, say: Say) -> Readied:
+        if isinstance(self.readied, AutotuneError):
+            raise self.readied
+        say("prepare", f"{self.devices.many} trials side by side, each on {self.devices.kind}")
+        return self.readied
+
+    def run(self, source: TrialSource) -> None:
+        folder = self.work / "tune"
+        folder.mkdir(parents=True, exist_ok=True)
+        bridge = trials.Bridge(source, self._keep_variants)
+        trials.run(bridge, self._placed(), self.devices, folder)
+
+    def settle(self, overseer: Overseer) -> Settled:
+        objects = {
+            STORE: self.store,
+            OVERSEER: overseer,
+            DESK: Desk(self.order.out),
+        }
+        overseer.say("finals", "making one device ready for the end of the study")
+        work = partial(settled, self._placed(), overseer.planned)
+        ended: Ended = errand.run(work, objects, self.devices)
+        if ended.report is None:
+            return ended.settled
+        name, text = ended.report
+        report = self.work / name
+        report.write_text(text, encoding="utf-8")
+        return replace(ended.settled, report=report)
+
+    def close(self) -> None: ...
+
+    def _placed(self) -> Order:
+        """With what is stored now."""
+        known = self.store.variants(self.order.study_id)
+        return replace(self.order, variants=tuple(known))
+
+    def _keep_variants(self, found: Sequence[VariantRecord]) -> None:
+        """What a device's answers told of a variant is stored once."""
+        told = {(each.target, each.digest): each.served_drop for each in found}
+        stored = self.store.variants(self.order.study_id)
+        merged = [
+            each
+            if each.served_drop is not None
+            else replace(each, served_drop=told.get((each.target, each.digest)))
+            for each in stored
+        ]
+        if merged != list(stored):
+            self.store.set_variants(self.order.study_id, merged)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where exports that a device sends are put."""
+
+    out: Path
+
+    def preflight(self, study: str) -> None:
+        refuse_unwritable(self.out, study)
+
+    def put(self, archive: bytes, study: str) -> None:
+        def unpack(folder: Path) -> None:
+            with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+                opened.extractall(folder, filter="data")
+
+        put_in_place(unpack, self.out, study)
+
+
+@contextmanager
+def open_on_ray(  # noqa: PLR0913 - as `open_study`
+    study: Study, on: OnRay, *, db: str, out: Path, resume: bool, listen: ProgressListener
+) -> Iterator[StudySession]:
+    """As `StudySession.open`, for a study on the cluster."""
+    settings = Settings.from_environment()
+    settings.refuse_unusable()
+    _refuse_what_ray_decides(study)
+    out = out.absolute()
+    refuse_unwritable(out, study.name)
+    refuse_inside(out, database=sqlite_file(db), work=settings.work_dir)
+    shipment = shipped(study)
+    with ExitStack() as stack:
+        store = stack.enter_context(open_store(db, create=True))
+        before = unfinished(store, study) if resume else None
+        stack.enter_context(cluster.connected(on.address))
+        work = fresh_folder(settings.work_dir / study.name)
+
+        def say(stage: str, text: str) -> None:
+            listen(Progress(stage=stage, text=text))
+
+        devices = cluster.devices(
+            cpus=on.cpus,
+            slots=on.slots,
+            before=dict(before.environment or {}) if before is not None else None,
+            say=partial(say, "prepare"),
+        )
+        order = Order(
+            shipment=shipment,
+            slot=devices.slot,
+            kind=devices.kind,
+            out=out,
+            before=before,
+            variants=() if before is None else tuple(store.variants(before.id)),
+        )
+        say("prepare", f"a device of the cluster looks at {study.model.name}")
+        found: Surveyed = errand.run(partial(surveyed, order), {OVERSEER: _Listening(say)}, devices)
+        if before is not None:
+            refuse_changed_model(before, found.digest)
+        yield _session(
+            replace(study, space=found.space), order, devices, found, store, work, listen
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listening:
+    say: Callable[[str, str], None]
+
+
+def _session(  # noqa: PLR0913, PLR0917 - the parts of one session
+    study: Study,
+    order: Order,
+    devices: Devices,
+    found: Surveyed,
+    store: TrialStore,
+    work: Path,
+    listen: ProgressListener,
+) -> StudySession:
+    search = search_of(study, found.found, found.cores, work / OPTUNA)
+    holds = held(study, found.found, found.cores)
+    study_id = id_of(study, store, order.before)
+    warnings = (*devices.left_alone, *found.warnings)
+    placed = replace(
+        order,
+        study_id=study_id,
+        before=_as_looked_at(order.before or store.study(str(study_id)), found),
+        baseline=found.found,
+    )
+    runner = StudyRunner(
+        study=study,
+        study_id=study_id,
+        store=store,
+        search=search,
+        venue=RayVenue(
+            order=placed, devices=devices, store=store, readied=found.readied, work=work
+        ),
+        environment=lambda: _environment(found, devices),
+        clock=machine.SystemClock(),
+        listen=listen,
+        search_log=work / OPTUNA,
+        planned=to_try(study, holds),
+        holds=holds,
+        variants=found.variants,
+        warnings=warnings,
+    )
+    return StudySession(runner=runner, warnings=warnings)
+
+
+def _as_looked_at(record: StudyRecord, found: Surveyed) -> StudyRecord:
+    """For the devices, which refuse another model than was looked at."""
+    return replace(record, environment={"model_digest": found.digest})
+
+
+def _environment(found: Surveyed, devices: Devices) -> Mapping[str, Any]:
+    """The device's, but for the process, which is this one, by which it is known here whether the
+    study still runs."""
+    here = machine.describe()
+    return {
+        **found.environment,
+        "model_digest": found.digest,
+        "host": here["host"],
+        "process": here["process"],
+        EXECUTOR: {
+            "ray": str(devices.slot),
+            "side_by_side": devices.many,
+            "kind": str(devices.kind),
+            "measured_on": found.environment.get("host"),
+        },
+    }
+
+
+def _refuse_what_ray_decides(study: Study) -> None:
+    if study.server.launch is Launch.REMOTE:
+        raise InputRefused(
+            "a remote server cannot be tuned on a Ray cluster: every trial needs a server of its"
+            " own",
+            place=("server", "launch"),
+            next_step="use launch: embedded, binary or docker, or --executor local",
+        )
+    if study.server.devices:
+        raise InputRefused(
+            "server.devices is decided by Ray on a cluster, which gives each trial its own GPU",
+            value=", ".join(study.server.devices),
+            place=("server", "devices"),
+            next_step="take it out, or use --executor local",
+        )
+    if study.server.ports is not None:
+        raise InputRefused(
+            "server.ports cannot be fixed on a Ray cluster: two trials may share a machine",
+            place=("server", "ports"),
+            next_step="take it out, or use --executor local",
+        )
