@@ -59,11 +59,12 @@ def web() -> Iterator[Web]:
 @dataclass
 class Mail:
     """What it took. ``replies`` go out in place of the usual one, by command; ``login`` is what a
-    client must log in with."""
+    client must log in with; ``unknown`` is an address that it takes nothing for."""
 
     port: int
     replies: dict[str, str] = field(default_factory=dict)
     login: tuple[str, str] | None = None
+    unknown: str | None = None
     took: list[Message] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
 
@@ -71,6 +72,11 @@ class Mail:
     def url(self) -> str:
         user = ":".join(self.login) + "@" if self.login else ""
         return f"smtp://{user}127.0.0.1:{self.port}"
+
+    def reply(self, command: str, line: str) -> str | None:
+        if command == "RCPT" and self.unknown and self.unknown in line:
+            return f"550 {self.unknown} is unknown"
+        return self.replies.get(command)
 
 
 @contextmanager
@@ -83,7 +89,7 @@ def mail() -> Iterator[Mail]:
             while line := self.rfile.readline().decode().strip():
                 command = line.split()[0].upper()
                 seen.commands.append(command)
-                self._say(seen.replies.get(command) or self._answer(command, line))
+                self._say(seen.reply(command, line) or self._answer(command, line))
                 if command == "DATA" and "DATA" not in seen.replies:
                     seen.took.append(message_from_string(self._text()))
                     self._say("250 taken")

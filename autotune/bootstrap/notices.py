@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,14 @@ def notify(  # noqa: PLR0913 - an outbox, what is told, and where to
     settings: NotifySettings | None = None,
 ) -> None:
     """Put a notice into the outbox, once for each channel that is configured; `deliver_waiting`
-    sends it. Where none is, it is kept as one that was not sent."""
+    sends it. Where none is, it is kept as one that was not sent. It tells which machine it is
+    from: several may share a channel."""
     known = settings or NotifySettings.from_environment()
     hidden = known.secrets
-    plain = scrubbed(finite(dict(payload)), hidden)
-    told = (event, scrubbed(title, hidden), scrubbed(text, hidden), plain)
+    host = platform.node()
+    plain = scrubbed(finite({**payload, "host": host}), hidden)
+    text = scrubbed(f"{text}\nFrom: autotune on {host}.", hidden)
+    told = (event, scrubbed(title, hidden), text, plain)
     configured = channels(known)
     for channel in configured:
         store.add(*told, channel)
@@ -61,10 +66,35 @@ def deliver_waiting(
         return 0
     try:
         with _turn(known.service_dir):
-            by_name = channels(known.notify)
-            return sum(_delivered(store, each, by_name, known.notify, sleep) for each in waiting)
+            return _all_delivered(store, waiting, known.notify, sleep)
     except Timeout:
         return 0
+
+
+def _all_delivered(
+    store: NoticeStore,
+    waiting: Sequence[Notice],
+    settings: NotifySettings,
+    sleep: Callable[[float], None],
+) -> int:
+    """Each channel in its own thread, so that one that hangs holds up no other; and of a channel
+    that takes nothing now, what else waits for it is left for later."""
+    by_channel: dict[str, list[Notice]] = {}
+    for notice in waiting:
+        by_channel.setdefault(notice.channel, []).append(notice)
+    by_name = channels(settings)
+
+    def deliver(name: str) -> int:
+        arrived = 0
+        for notice in by_channel[name]:
+            took = _delivered(store, notice, by_name.get(name), settings, sleep)
+            if took is None:
+                break
+            arrived += took
+        return arrived
+
+    with ThreadPoolExecutor(len(by_channel)) as pool:
+        return sum(pool.map(deliver, by_channel))
 
 
 def due_at(notice: Notice) -> float:
@@ -91,18 +121,19 @@ def _turn(folder: Path) -> FileLock:
 def _delivered(
     store: NoticeStore,
     notice: Notice,
-    by_name: Mapping[str, Channel],
+    channel: Channel | None,
     settings: NotifySettings,
     sleep: Callable[[float], None],
-) -> bool:
+) -> bool | None:
+    """Whether it has arrived; None where the channel takes nothing now."""
     try:
-        channel = by_name.get(notice.channel)
         if channel is None:
             raise DeliveryRefused(f"the channel {notice.channel} is not configured any more")
         Persistent(channel=channel, sleep=sleep).deliver(notice)
     except DeliveryFailed as exc:
-        last = notice.attempts + 1 >= ATTEMPTS or isinstance(exc, DeliveryRefused)
+        refused = isinstance(exc, DeliveryRefused)
+        last = refused or notice.attempts + 1 >= ATTEMPTS
         store.tried(notice.id, error=scrubbed(str(exc), settings.secrets), give_up=last)
-        return False
+        return False if refused else None
     store.tried(notice.id, error=None)
     return True

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import platform
 import smtplib
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,6 +187,16 @@ def test_a_refused_message_is_given_up_or_left_for_later_as_the_server_says(
     assert isinstance(failed.value, DeliveryRefused) is lasting
 
 
+def test_an_address_that_is_not_taken_beside_others_is_told_in_the_log_without_its_name(
+    smtp: Mail, caplog: pytest.LogCaptureFixture
+) -> None:
+    smtp.unknown = "gone@example.org"
+    email_to(smtp, to=("ops@example.org", "gone@example.org")).deliver(NOTICE)
+    assert len(smtp.took) == 1
+    assert "no mail for 1 of the 2 addresses" in caplog.text
+    assert "gone@" not in caplog.text
+
+
 def test_a_mail_server_that_is_not_there_is_tried_again() -> None:
     with pytest.raises(DeliveryFailed, match="could not be reached") as failed:
         email_to(Mail(port=9)).deliver(NOTICE)
@@ -309,6 +322,37 @@ def test_nothing_secret_is_stored_whatever_is_told(outbox: Outbox, http: Web) ->
     stored = repr(outbox.store.notices.notices())
     assert http.url not in stored
     assert f"/{SECRET}" not in stored
+
+
+def test_a_channel_that_takes_nothing_holds_up_no_other_and_is_asked_once_for_all_that_waits(
+    outbox: Outbox, http: Web, smtp: Mail
+) -> None:
+    """The mail arrives while the webhook's answer is waited for: else nobody lets that go on."""
+    http.statuses = [500] * 100
+    mail_is_there = threading.Event()
+    for _ in range(3):
+        outbox.notify()
+
+    def wait(_: float) -> None:
+        while len(smtp.took) < 3:
+            time.sleep(0.01)
+        mail_is_there.set()
+
+    delivered = deliver_waiting(
+        outbox.store.notices, settings=outbox.settings, now=lambda: outbox.clock_s, sleep=wait
+    )
+    assert (delivered, mail_is_there.is_set(), len(http.posted)) == (3, True, 3)
+    attempts = [n.attempts for n in outbox.store.notices.waiting() if n.channel == "webhook"]
+    assert attempts == [1, 0, 0]
+
+
+def test_a_notice_says_which_machine_it_is_from(outbox: Outbox, smtp: Mail) -> None:
+    outbox.notify()
+    outbox.deliver()
+    (message,) = smtp.took
+    assert message.get_payload().rstrip().endswith(f"From: autotune on {platform.node()}.")  # type: ignore[union-attr]
+    (notice, _) = outbox.store.notices.notices()
+    assert notice.payload["host"] == platform.node()
 
 
 def test_two_processes_do_not_deliver_at_once(outbox: Outbox, http: Web) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import smtplib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
@@ -19,6 +20,8 @@ TIMEOUT_S = 20.0
 LASTING = 500
 """SMTP's answers from here on are final (RFC 5321, 4.2.1)."""
 LONGEST_SUBJECT = 200
+
+_log = logging.getLogger("autotune.notices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class Email:
         try:
             with where.connected(self.timeout_s, self.tls) as client:
                 where.log_in(client, self.tls)
-                client.send_message(mail)
+                _tell_of(client.send_message(mail), len(self.to))
         except smtplib.SMTPAuthenticationError as exc:
             raise DeliveryRefused(
                 f"the mail server refused the login ({exc.smtp_code})",
@@ -88,6 +91,16 @@ def message(notice: Notice, sender: str, to: tuple[str, ...]) -> EmailMessage:
         ) from None
     mail.set_content(notice.text + "\n")
     return mail
+
+
+def _tell_of(refused: Mapping[str, object], of: int) -> None:
+    """The others have the message, so that it is not sent again. Nobody's address is told."""
+    if refused:
+        _log.warning(
+            "the mail server takes no mail for %d of the %d addresses of AUTOTUNE_MAIL_TO",
+            len(refused),
+            of,
+        )
 
 
 def _answered(told: str, code: int) -> DeliveryFailed:
