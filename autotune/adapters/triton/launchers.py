@@ -21,6 +21,10 @@ from autotune.core.errors import InputRefused, ServerFailed
 from search_spaces.targets import OWN_FLAGS
 
 _DOCKER_TIMEOUT_S = 60
+_NOT_THE_MODELS = dict.fromkeys(
+    ("AUTOTUNE_DB", "AUTOTUNE_SECRET_KEY", "AUTOTUNE_SMTP_URL", "AUTOTUNE_WEBHOOK_URL"), ""
+)
+"""What this process may be told and the models that a server loads may not: passwords."""
 
 
 class Launcher(Protocol):
@@ -90,7 +94,11 @@ class EmbeddedLauncher:
                 f"--backend-config=python,shm-region-prefix-name={prefix}",
                 *arguments(str(plain.of(repository)), ports, flags),
             ],
-            variables={**environment.variables(), **devices.variables(self._devices)},
+            variables={
+                **environment.variables(),
+                **devices.variables(self._devices),
+                **_NOT_THE_MODELS,
+            },
             shm_prefix=prefix,
             after=plain.after,
         )
@@ -124,7 +132,7 @@ class BinaryLauncher:
                 f"--backend-config=python,shm-region-prefix-name={prefix}",
                 *arguments(str(plain.of(repository)), ports, flags),
             ],
-            variables=devices.variables(self._devices),
+            variables={**devices.variables(self._devices), **_NOT_THE_MODELS},
             shm_prefix=prefix,
             after=plain.after,
         )
