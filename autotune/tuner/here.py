@@ -16,6 +16,7 @@ from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState
 from autotune.ports import (
     AccuracyGate,
+    Applied,
     Clock,
     Exporter,
     LoadDriver,
@@ -84,18 +85,12 @@ class Here:
         say("prepare", "starting the server")
         self.server.start()
         say("prepare", f"loading {self.study.model.name} as it is configured now")
-        try:
-            applied = self.server.apply(self.baseline)
-        except CandidateFailed as exc:
-            raise CandidateFailed(
-                f"the model does not load as it is configured now: {exc.rule}",
-                next_step=exc.next_step or "mend its config.pbtxt or model file, then run again",
-            ) from exc
+        served, applied = self._loaded(say)
         interface = self.server.interface()
         self._samples = self.samples_for(interface)
         self.load.prepare(interface, self._samples)
         say("check", "comparing served outputs with the model run directly")
-        compared = self._answers.compare(self.server, self.baseline, self._samples)
+        compared = self._answers.compare(self.server, served, self._samples)
         say("check", compared)
         if self.gate is not None:
             say("check", "asking for the answers that accuracy is measured by")
@@ -105,6 +100,25 @@ class Here:
         return Readied(
             compared=compared, instances=applied.instances, identity=self.server.identity()
         )
+
+    def _loaded(self, say: Say) -> tuple[Candidate, Applied]:
+        """The first candidate; or, where that does not load any more, the configuration that the
+        model was found with: the first trial then fails, and others may take its place."""
+        if self.found is not None:
+            try:
+                return self.baseline, self.server.apply(self.baseline)
+            except ServerFailed as exc:
+                say("prepare", f"the configuration in service does not load any more: {exc.rule}")
+                if not self.server.alive():
+                    self.server.start()
+        found = self.found or self.baseline
+        try:
+            return found, self.server.apply(found)
+        except CandidateFailed as exc:
+            raise CandidateFailed(
+                f"the model does not load as it is configured now: {exc.rule}",
+                next_step=exc.next_step or "mend its config.pbtxt or model file, then run again",
+            ) from exc
 
     def run(self, source: TrialSource) -> None:
         while (trial := source.next()) is not None:

@@ -263,6 +263,19 @@ def test_a_present_configuration_that_does_not_load_stops_the_study(bench: Any) 
     assert b.store.study("s").state is StudyState.FAILED
 
 
+def test_a_champion_that_does_not_load_any_more_fails_as_the_first_trial_and_others_are_tried(
+    bench: Any,
+) -> None:
+    """The model loads as it was found."""
+    b = bench([FOUR, TWO])
+    b.baseline, b.found = FOUR, ONE
+    b.server.refuses = {FOUR.key}
+    answer = b.runner().run()
+    states = [(each.candidate, each.state) for each in answer.trials]
+    assert states == [(FOUR, TrialState.FAILED), (TWO, TrialState.OK)]
+    assert answer.decision.pick == 1
+
+
 def test_an_error_that_a_candidate_answers_fails_its_trial_alone(bench: Any) -> None:
     b = bench()
     b.check.errors_under = {TWO.key}
