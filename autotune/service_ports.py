@@ -7,7 +7,7 @@ three do the same. Raises only errors of `autotune.core.errors`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -109,6 +109,9 @@ class ScheduleStore(Protocol):
 
     def runs(self, *, schedule: str | None = None, limit: int = 100) -> Sequence[NightRun]:
         """Newest first."""
+
+    def runs_of(self, studies: Collection[int]) -> Sequence[NightRun]:
+        """Those that ran these studies, newest first."""
 
     def update_run(  # noqa: PLR0913 - what there is to be known of a run; None leaves it as it is
         self,
@@ -393,7 +396,8 @@ class JobDesk(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
-    """``next_at`` is when it is due next (None: paused), ``last`` its latest run."""
+    """``next_at`` is when it is due next (None: paused, or of a time zone that this machine does not
+    know), ``last`` its latest run."""
 
     schedule: Schedule
     next_at: float | None

@@ -21,7 +21,7 @@ from autotune.bootstrap.session import Plan, Present, StudySession
 from autotune.bootstrap.stored import HARDWARE, StoredStudy
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision
-from autotune.core.drift import Observation, same
+from autotune.core.drift import Observation, circumstances, same
 from autotune.core.errors import AutotuneError
 from autotune.core.notices import Event
 from autotune.core.promotions import Promotion, PromotionState, Target
@@ -33,7 +33,6 @@ from autotune.ports import ProgressListener
 from autotune.retune import telling
 from autotune.retune.nightly import (
     CHAMPION,
-    LOOKED_BACK,
     ROUNDS,
     Night,
     Tonight,
@@ -41,14 +40,18 @@ from autotune.retune.nightly import (
     Weighing,
     WindowOver,
 )
-from autotune.retune.past import Past, kept_by, known_trials, last_seen, worth_asking_first
-from autotune.service_ports import ScheduleStore
+from autotune.retune.past import (
+    Past,
+    kept_by,
+    known_trials,
+    last_seen,
+    looked_back_on,
+    worth_asking_first,
+)
 from autotune.studyfile import read_definition
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
 
-RUNS = 1000
-"""Of schedules, that are looked through for what earlier nights came to."""
 FAILED_TWICE = 2
 """So many failed promotions of a candidate keep it from being promoted by itself."""
 
@@ -81,13 +84,13 @@ def run_night(  # noqa: PLR0913 - which run, where, for whom, and who listens
         try:
             ended = _carried_out(store, run, _At(db=db, out=out, by=by, listen=listen), started)
         except Exception:
-            _deliver(store)
+            deliver_now(store)
             raise
-        _deliver(store)
+        deliver_now(store)
         return ended
 
 
-def _deliver(store: ServiceStore) -> None:
+def deliver_now(store: ServiceStore) -> None:
     """Where no service runs that would; what does not arrive now waits in the outbox."""
     with suppress(AutotuneError, OSError):
         deliver_waiting(store.notices)
@@ -217,24 +220,28 @@ class _Work:
         if trial.number != CHAMPION or self._study_id is None:
             return None
         record = self.store.trials.study(str(self._study_id))
+        here = circumstances(record.environment, record.definition)
         return weigh(
             Weighing(
                 trial=self._sampled(record.id, CHAMPION) or trial,
                 study=self.study,
                 study_id=record.id,
-                environment=record.environment or {},
+                environment=here,
                 pasts=pasts,
-                before=self._before(trial.candidate, pasts),
+                before=self._before(trial.candidate, pasts, here),
             )
         )
 
-    def _before(self, champion: Candidate, pasts: Sequence[Past]) -> Observation | None:
-        seen = last_seen(champion, self.study.definition, pasts)
+    def _before(
+        self, champion: Candidate, pasts: Sequence[Past], here: Mapping[str, Any]
+    ) -> Observation | None:
+        seen = last_seen(champion, self.study.definition, pasts, here)
         if seen is None:
             return None
         past, trial = seen
         sampled = self._sampled(past.record.id, trial.number)
-        return Observation.of(sampled, past.record.id, past.environment)
+        there = circumstances(past.record.environment, past.record.definition)
+        return Observation.of(sampled, past.record.id, there)
 
     def _sampled(self, study_id: int, number: int) -> Trial | None:
         """A trial with the raw times of its requests."""
@@ -263,8 +270,14 @@ class _Work:
             for record in self.store.trials.studies()
             if record.id != tonight and record.trials and record.definition.get("model") == model
         ]
-        nights = _nights(self.store.schedules)
-        return [self._past(record, nights) for record in records[:LOOKED_BACK]]
+        found = looked_back_on(records)
+        nights = self._nights([record.id for record in found])
+        return [self._past(record, nights) for record in found]
+
+    def _nights(self, studies: Sequence[int]) -> Mapping[int, NightRun]:
+        """The latest run of each of these studies that was a night's."""
+        runs = reversed(self.store.schedules.runs_of(studies))
+        return {run.study_id: run for run in runs if run.study_id is not None}
 
     def _past(self, record: StudyRecord, nights: Mapping[int, NightRun]) -> Past:
         trials = self.store.trials.trials(record.id)
@@ -345,6 +358,9 @@ class _Work:
             and str(each.target) == str(self.schedule.target)
         ]
 
+    def begun(self, promotion_id: int) -> bool:
+        return self.store.promotions.promotion(promotion_id).state is not PromotionState.PROPOSED
+
     def promote(self, promotion_id: int) -> Promotion:
         state = self.store.promotions.promotion(promotion_id).state
         if state in (PromotionState.DONE, PromotionState.FAILED):  # by an earlier attempt
@@ -363,12 +379,6 @@ def _tonight(
         why=record.reason,
         held=HELD in (record.environment or {}),
     )
-
-
-def _nights(runs: ScheduleStore) -> dict[int, NightRun]:
-    """The latest run of each study."""
-    found = reversed(runs.runs(limit=RUNS))
-    return {run.study_id: run for run in found if run.study_id is not None}
 
 
 def _found_there(study: Study, target: Target | None) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from autotune.bootstrap.nightly import run_night
-from autotune.bootstrap.schedules import unended, window_over
+from autotune.bootstrap.nightly import deliver_now, run_night
+from autotune.bootstrap.schedules import tell_missed, unended, window_over
 from autotune.bootstrap.service import open_service
 from autotune.bootstrap.upkeep import remove_old
 from autotune.bootstrap.worker import someone_measures
@@ -69,7 +69,8 @@ class Nights:
                 run = left or store.schedules.run(self._due(store, schedule))
                 _mark(exports, run).touch()
                 while True:
-                    self._wait(store, schedule, run, lock)
+                    if not self._wait(store, schedule, run, lock):
+                        return _given_up(store, run)
                     try:
                         return self.night(
                             run.id, db=self.db, out=exports / _name(run), by=self.by, listen=listen
@@ -116,11 +117,15 @@ class Nights:
         now = self.now()
         return now >= scheduled_for + _STALE_S or window_over(schedule, scheduled_for, now)
 
-    def _wait(self, store: ServiceStore, schedule: Schedule, run: NightRun, lock: FileLock) -> None:
-        """Until nothing else measures here, or the window is over."""
+    def _wait(self, store: ServiceStore, schedule: Schedule, run: NightRun, lock: FileLock) -> bool:
+        """Until nothing else measures here, or the window is over, which the night itself sees to.
+        False where there is no window, and something has measured here for a day: nights of a job
+        that hangs would else pile up."""
         told = False
         try:
-            while not self._free(lock) and not window_over(schedule, run.scheduled_for, self.now()):
+            while not self._free(lock):
+                if self._over(schedule, run.scheduled_for):
+                    return schedule.window_minutes is not None
                 if not told:
                     self.say(f"{schedule.name}: another study measures on this machine: waiting")
                     told = True
@@ -129,6 +134,21 @@ class Nights:
             reason = f"{exc.rule}, before it could begin"
             store.schedules.update_run(run.id, state=RunState.STOPPED, reason=reason)
             raise
+        return True
+
+
+def _given_up(store: ServiceStore, run: NightRun) -> NightRun:
+    begun = run.started_at is not None
+    store.schedules.update_run(
+        run.id,
+        state=RunState.STOPPED if begun else RunState.MISSED,
+        reason="another study measured on this machine for a day",
+    )
+    ended = store.schedules.run(run.id)
+    if not begun:
+        tell_missed(store, ended)
+        deliver_now(store)
+    return ended
 
 
 def _settings() -> Settings:

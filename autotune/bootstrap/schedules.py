@@ -12,9 +12,12 @@ from typing import Any
 
 from autotune.adapters.scheduling import next_due, trigger
 from autotune.bootstrap.jobs import devices_of
+from autotune.bootstrap.notices import notify
 from autotune.core.errors import Conflict, InputRefused, NotFound
 from autotune.core.jobs import Job, JobState
-from autotune.core.schedules import NightRun, RunState, Schedule, ScheduleState
+from autotune.core.notices import Event
+from autotune.core.schedules import NightRun, RunState, Schedule, ScheduleState, news
+from autotune.retune import telling
 from autotune.retune.nightly import challenge_s
 from autotune.service_ports import ScheduleView
 from autotune.studyfile import read_definition
@@ -54,8 +57,18 @@ def begin_run(
             if run is not None:
                 _log.info("run %d of schedule %s is queued", run.id, name)
             return
-    if store.schedules.missed(schedule.id, scheduled_for, why) is not None:
+    missed = store.schedules.missed(schedule.id, scheduled_for, why)
+    if missed is not None:
         _log.warning("a run of schedule %s was missed: %s", name, why)
+        tell_missed(store, store.schedules.run(missed))
+
+
+def tell_missed(store: ServiceStore, missed: NightRun) -> None:
+    """Have someone hear of it, unless they know already."""
+    if news(missed, store.schedules.runs(schedule=missed.schedule, limit=_RECENT)):
+        about = {"schedule": missed.schedule, "run": missed.id}
+        title, text = telling.missed(missed.schedule, missed.reason)
+        notify(store.notices, Event.FAILURE, title, text, about)
 
 
 def _hindrance(store: ServiceStore, schedule: Schedule, scheduled_for: float, now: float) -> str:
@@ -171,7 +184,7 @@ class Schedules:
 
 
 def _next_at(schedule: Schedule, now: float) -> float | None:
-    """None: paused, or of a zone that this machine does not know."""
+    """As `ScheduleView` has it."""
     if schedule.state is ScheduleState.PAUSED:
         return None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from autotune.cli.console import Console
 from autotune.cli.exits import ExitCode
 from autotune.cli.options import db_option, json_option
 from autotune.cli.progress import listener
+from autotune.cli.system_errors import of_the_system
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.plain import finite
 from autotune.core.schedules import NightRun, Outcome, RunState, Schedule
@@ -79,14 +81,20 @@ def _night(nights: Nights, schedule: Schedule, *, quiet: bool) -> NightRun | Aut
             return nights.run(schedule, listen)
     except AutotuneError as exc:
         return exc
+    except OSError as exc:
+        return of_the_system(exc)
+    except Exception as exc:  # noqa: BLE001 - what nobody foresaw of one costs the others nothing
+        traceback.print_exc()
+        return AutotuneError(f"{type(exc).__name__}: {exc}")
 
 
 _SEVERITY = (ExitCode.MEETS, ExitCode.NO_CANDIDATE, ExitCode.FAILED)
 
 
 def exit_code(came: NightRun | AutotuneError) -> ExitCode:
-    """A night that its window ended has done what it could."""
-    if isinstance(came, AutotuneError) or came.state is RunState.FAILED:
+    """A night that its window ended has done what it could; one that it kept from beginning has
+    not."""
+    if isinstance(came, AutotuneError) or came.state in (RunState.FAILED, RunState.MISSED):
         return ExitCode.FAILED
     if came.outcome is Outcome.ROLLED_BACK:
         return ExitCode.FAILED

@@ -63,8 +63,8 @@ def judge_challenge(  # noqa: PLR0913 - the two, their runs, and the rules
     sla: Sla,
     cheapest: bool = False,
 ) -> Verdict:
-    """``comparisons`` are of the two, from interleaved runs. ``champion`` None: it failed under
-    load, and nothing is known of it but that. ``cheapest``: the study picks the cheapest."""
+    """``comparisons`` are of the two, from interleaved runs. ``champion`` None: it failed, and
+    nothing is known of it but that. ``cheapest``: the study picks the cheapest."""
     turned = [each if each.second == challenger.number else each.turned() for each in comparisons]
     told = (*map(_words, turned), *_cost_words(champion, challenger))
     against = _against(challenger, sla)
@@ -99,8 +99,8 @@ def _ground(  # noqa: PLR0913 - the same
     cheapest: bool,
 ) -> tuple[Ground, str] | None:
     if champion is None:
-        return Ground.SLA, "the champion fails under load, and the challenger meets the SLA"
-    if _misses(champion, sla):
+        return Ground.SLA, "the champion fails, and the challenger meets the SLA"
+    if misses(champion, sla):
         return Ground.SLA, "the champion misses the SLA beyond doubt, and the challenger meets it"
     worse = any(each.relation is Relation.WORSE for each in comparisons)
     better = [each for each in comparisons if _better_by(each) >= margin and _better(each)]
@@ -113,8 +113,9 @@ def _ground(  # noqa: PLR0913 - the same
     return None
 
 
-def _misses(champion: Judged, sla: Sla) -> bool:
-    """In its evidence beyond doubt, and in the paired runs not otherwise."""
+def misses(champion: Judged, sla: Sla) -> bool:
+    """Whether it misses the SLA beyond doubt: in its evidence, and in the paired runs not
+    otherwise."""
     if champion.verdict.outcome is not Outcome.MISSES:
         return False
     paired = champion.trial.of(Purpose.COMPARE)

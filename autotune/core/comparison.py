@@ -130,6 +130,18 @@ def compare_latency(  # noqa: PLR0913  -- two trials, one metric, their runs and
     return _told((first, second), metric, log_ratio, interval, pairs=len(pairs), taken_at=taken_at)
 
 
+def percentiles_in_common(
+    run: tuple[RequestSamples, RequestSamples], percentile: float, *, timeout_s: float
+) -> tuple[float, float] | None:
+    """A latency percentile of both, in milliseconds, over the requests that `compare_latency`
+    compares; None where those are fewer than `LEAST_REQUESTS`."""
+    pair = _common(run, timeout_s)
+    if pair is None:
+        return None
+    first, second = (np.quantile(side, percentile / 100, method="inverted_cdf") for side in pair)
+    return float(first), float(second)
+
+
 def compare_rates(
     first: int,
     second: int,

@@ -4,8 +4,9 @@ The same candidate measured under the same workload at two times, mostly a night
 difference counts when it is beyond what the measurements leave open and beyond what figures of one
 configuration differ by from run to run. Latencies of two nights that had the same arrivals, as they
 have by the study's seed, are compared in pairs (see `autotune.core.comparison`), so that the luck
-of the arrivals takes no part; others, and rates, by their intervals. Likely causes are read from
-what was recorded of both: nothing is tried apart, so that they are likely, never proven.
+of the arrivals takes no part; others, and rates, by their intervals. All have to be off zero by
+`SURE`. Likely causes are read from what was recorded of both: nothing is tried apart, so that they
+are likely, never proven.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from typing import Any
 
 from autotune.core.comparison import (
     LATENCY_RUN_TO_RUN,
-    LEAST_REQUESTS,
     RATE_RUN_TO_RUN,
     UNKNOWN,
-    Comparison,
     Relation,
     compare_latency,
+    percentiles_in_common,
     relation,
 )
 from autotune.core.evidence import estimate, evidence
@@ -36,8 +36,8 @@ from autotune.core.trial import Trial
 from autotune.core.wording import change_span, listed, percent
 
 SURE = 3.0
-"""Standard deviations that a paired difference must be off zero by. It is asked every night: at 95%
-there would be a false alarm every few weeks."""
+"""Standard deviations that a difference must be off zero by. It is asked every night, of several
+metrics: at 95% there would be a false alarm every few weeks."""
 FOREIGN_CPU = 0.02
 """A change of the processor's share that others took, from which on it is told."""
 CLOCK = 0.03
@@ -45,6 +45,15 @@ CLOCK = 0.03
 WARMER_C = 8.0
 BUSIER = 1.0
 """A rise of the load average, in processes, from which on it is told."""
+MEMORY = 0.02
+"""A relative change of the machine's memory, from which on it is told: another kernel keeps some
+megabytes more for itself."""
+SERVER = "server"
+"""The key, beside those of a study's environment, of its definition's section of the server."""
+TRAFFIC_FILES = "traffic_files"
+"""The key of a study's environment that tells the hashes of what its traffic is read from."""
+_HASH = 12
+"""Letters of a hash that are told."""
 
 
 class Likelihood(StrEnum):
@@ -57,7 +66,7 @@ class Likelihood(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """A candidate as it was measured in study ``study_id``, at ``at`` (UTC seconds since the
-    epoch), on what ``environment`` describes (see `autotune.core.records.StudyRecord`)."""
+    epoch), on what ``environment`` describes (see `circumstances`)."""
 
     study_id: int
     at: float
@@ -155,6 +164,16 @@ class Drift:
         return listed([shift.words for shift in self.found]) if self.found else "no drift is seen"
 
     @property
+    def gravest(self) -> Shift:
+        """The one to be told in a line, of what has drifted: the largest of those to the worse, or
+        to the better where there is none."""
+        way = Relation.WORSE if self.worse else Relation.BETTER
+        return max(
+            (shift for shift in self.shifts if shift.relation is way),
+            key=lambda shift: abs(math.log1p(shift.effect)),
+        )
+
+    @property
     def sure(self) -> str:
         """How sure the causes are."""
         if not self.causes:
@@ -223,34 +242,40 @@ def drift_between(before: Observation, after: Observation, sla: Sla, *, timeout_
 def _paired(
     percentile: float, before: Measurement, after: Measurement, timeout_s: float
 ) -> Shift | None:
-    """By the requests themselves; None where they are not known, or not of the same arrivals."""
-    metric = f"p{percentile:g}_ms"
-    values = before.metric(metric), after.metric(metric)
+    """By the requests that both had; None where they are not known, too few, or not of the same
+    arrivals."""
     first, second = before.load.samples, after.load.samples
-    if first is None or second is None or values[0] is None or values[1] is None:
+    if first is None or second is None:
         return None
     if before.traffic is None or before.traffic != after.traffic:
         return None
-    if min(len(first.ok), len(second.ok)) < LEAST_REQUESTS:
+    values = percentiles_in_common((first, second), percentile, timeout_s=timeout_s)
+    if values is None:
         return None
     found = compare_latency(
         0, 1, percentile, [(first, second)], timeout_s=timeout_s, taken_at=after.started_at
     )
+    return _told(found.metric, values, found.effect, found.interval)
+
+
+def _told(metric: str, values: tuple[float, float], effect: float, interval: Interval) -> Shift:
+    beyond = _off_by(effect, interval) > SURE
     return Shift(
         metric=metric,
         before=values[0],
         after=values[1],
-        effect=found.effect,
-        interval=found.interval,
-        relation=found.relation if _beyond(found) else Relation.TIE,
+        effect=effect,
+        interval=interval,
+        relation=relation(metric, effect, interval) if beyond else Relation.TIE,
     )
 
 
-def _beyond(found: Comparison) -> bool:
-    """Whether it is off zero by `SURE` standard deviations, as its 95% interval has them."""
-    effect = math.log1p(found.effect)
-    near = math.log1p(found.interval.low if effect > 0 else found.interval.high)
-    return abs(effect) > abs(effect - near) * SURE / _normal()
+def _off_by(effect: float, interval: Interval) -> float:
+    """How many standard deviations it is off zero, as the nearer half of its 95% interval has
+    them, on a log scale."""
+    off = math.log1p(effect)
+    near = math.log1p(interval.low if off > 0 else interval.high)
+    return _normal() * abs(off) / max(abs(off - near), 1e-12)
 
 
 def _shift(metric: str, before: Observation, after: Observation) -> Shift | None:
@@ -263,16 +288,7 @@ def _shift(metric: str, before: Observation, after: Observation) -> Shift | None
     (down, up), (down_before, up_before) = _reach(second), _reach(first)
     below, above = math.hypot(down, up_before, allowed), math.hypot(up, down_before, allowed)
     interval = Interval(low=math.expm1(effect - below), high=math.expm1(effect + above))
-    apart = effect > up_before + down or -effect > down_before + up
-    told = relation(metric, math.expm1(effect), interval) if apart else Relation.TIE
-    return Shift(
-        metric=metric,
-        before=first.value,
-        after=second.value,
-        effect=math.expm1(effect),
-        interval=interval,
-        relation=told,
-    )
+    return _told(metric, (first.value, second.value), math.expm1(effect), interval)
 
 
 def _reach(known: Estimate) -> tuple[float, float]:
@@ -294,7 +310,10 @@ def causes(before: Observation, after: Observation, *, worse: bool) -> tuple[Cau
     there, here = before.environment, after.environment
     found = [
         *_facts(there, here),
+        *_server(there, here),
         *_packages(there, here),
+        *_memory(there, here),
+        *_traffic_files(there, here),
         *_traffic(before.last, after.last),
         *_neighbours(before, after, worse=worse),
         *_clocks(before.last, after.last, worse=worse),
@@ -316,7 +335,6 @@ _FACTS: tuple[tuple[str, str, str, Likelihood], ...] = (
     ("clocks", "cpu_max_mhz", "the processor's highest frequency, in MHz", Likelihood.LIKELY),
     ("gpu", "gpu_uuids", "the GPUs, others of the same kind", Likelihood.POSSIBLE),
     ("kernel", "system", "the operating system", Likelihood.POSSIBLE),
-    ("hardware", "memory_mb", "the machine's memory, in MB", Likelihood.POSSIBLE),
     ("host", "host", "the host", Likelihood.POSSIBLE),
 )
 """Kind, key of the environment, its name, and how likely it is what made the difference."""
@@ -325,11 +343,8 @@ _FACTS: tuple[tuple[str, str, str, Likelihood], ...] = (
 def _facts(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Cause]:
     """What is recorded of one alone is no change: it may have been so before."""
     if model_changed(there, here):
-        yield Cause(
-            kind="model",
-            words="the model's files or its configuration changed",
-            likelihood=Likelihood.LIKELY,
-        )
+        words = "the model's files or its configuration changed" + _hashes(there, here)
+        yield Cause(kind="model", words=words, likelihood=Likelihood.LIKELY)
     told: set[str] = set()
     for kind, key, name, likelihood in _FACTS:
         if key in there and key in here and there[key] != here[key]:
@@ -340,6 +355,13 @@ def _facts(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Cause]
             yield Cause(kind=kind, words=words, likelihood=likelihood)
 
 
+def circumstances(
+    environment: Mapping[str, Any] | None, definition: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """What a study measured on and with: what is recorded of it, and `SERVER`."""
+    return {**(environment or {}), SERVER: definition.get("server")}
+
+
 def model_changed(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
     """Whether two studies measured other models. Where it was recorded, a configuration that
     differs in nothing but what is tuned is the same: a promotion changes no more than that."""
@@ -347,10 +369,44 @@ def model_changed(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
     return key in there and key in here and there[key] != here[key]
 
 
+def _hashes(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    ends = [str(each.get("model_digest", ""))[:_HASH] for each in (there, here)]
+    return f": hash {ends[0]} before, {ends[1]} now" if all(ends) and ends[0] != ends[1] else ""
+
+
 def _shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return str(value)
+
+
+def _server(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Cause]:
+    """What the study file says of the server: its flags, its image."""
+    pair = (
+        {key: value for key, value in (each.get(SERVER) or {}).items() if key != "launch"}
+        for each in (there, here)
+    )
+    changed = _changed(*pair) if SERVER in there and SERVER in here else ""
+    if changed:
+        words = f"the study file's section of the server: {changed}"
+        yield Cause(kind="triton", words=words, likelihood=Likelihood.LIKELY)
+
+
+def _memory(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Cause]:
+    before, now = there.get("memory_mb"), here.get("memory_mb")
+    if before and now and abs(now / before - 1) >= MEMORY:
+        words = f"the machine's memory: {before} MB before, {now} now"
+        yield Cause(kind="hardware", words=words, likelihood=Likelihood.POSSIBLE)
+
+
+def _traffic_files(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Cause]:
+    before, now = there.get(TRAFFIC_FILES), here.get(TRAFFIC_FILES)
+    if before is None or now is None:
+        return
+    changed = [name for name in sorted({**before, **now}) if before.get(name) != now.get(name)]
+    if changed:
+        words = f"the traffic: other contents of the file of its {listed(changed)}"
+        yield Cause(kind="traffic", words=words, likelihood=Likelihood.LIKELY)
 
 
 def _packages(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Cause]:
@@ -419,7 +475,8 @@ def _neighbours(before: Observation, after: Observation, *, worse: bool) -> Iter
                 f" {second.foreign_cpu:.0%} now"
             )
             yield Cause(kind="neighbours", words=words, likelihood=Likelihood.LIKELY)
-    if len(second.foreign_gpu) != len(first.foreign_gpu):
+    more = len(second.foreign_gpu) - len(first.foreign_gpu)
+    if more and (more > 0) == worse:
         words = (
             f"processes of others on the GPU: {len(first.foreign_gpu)} before,"
             f" {len(second.foreign_gpu)} now"
@@ -444,9 +501,10 @@ def _clocks(before: Measurement, after: Measurement, *, worse: bool) -> Iterator
     if heat[0] is not None and heat[1] is not None and worse and heat[1] - heat[0] >= WARMER_C:
         told = f"the GPU had {heat[0]:.0f} °C before, {heat[1]:.0f} now"
         yield Cause(kind="clocks", words=told, likelihood=Likelihood.POSSIBLE)
-    held = after.telemetry.notes.get("cpu_quota")
-    if held and worse and "cpu_quota" not in before.telemetry.notes:
-        yield Cause(kind="clocks", words=held, likelihood=Likelihood.LIKELY)
+    held, was_held = (each.telemetry.notes.get("cpu_quota", "") for each in (after, before))
+    if bool(held) != bool(was_held) and bool(held) == worse:
+        told = held or f"not any more: {was_held}"
+        yield Cause(kind="clocks", words=told, likelihood=Likelihood.LIKELY)
 
 
 def _gauge(measurement: Measurement, name: str) -> float | None:

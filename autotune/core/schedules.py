@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -111,3 +111,14 @@ class NightRun:
     ended_at: float | None = None
     reason: str = ""
     summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+DAY_S = 86_400.0
+
+
+def news(missed: NightRun, runs: Sequence[NightRun]) -> bool:
+    """Whether someone should hear of a run that was missed, ``runs`` being the schedule's latest,
+    newest first: of several in a row the first is told, and one a day where they are due often."""
+    before = [run for run in runs if run.scheduled_for < missed.scheduled_for]
+    lately = [run for run in before if run.scheduled_for > missed.scheduled_for - DAY_S]
+    return not any(run.state is RunState.MISSED for run in (*before[:1], *lately))

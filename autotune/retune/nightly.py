@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from autotune.core.challenge import Verdict, judge_challenge
+from autotune.core.challenge import Verdict, judge_challenge, misses
 from autotune.core.comparison import Comparison
 from autotune.core.decision import Decision
 from autotune.core.drift import Drift, Observation, drift_between
@@ -23,7 +23,7 @@ from autotune.core.judged import Judged, judge_trial
 from autotune.core.notices import Event
 from autotune.core.plain import finite
 from autotune.core.promotions import Promotion, PromotionState
-from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule
+from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule, news
 from autotune.core.sla import Outcome as Kept
 from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState, numbered
@@ -40,7 +40,10 @@ ROUNDS = 3
 RUNS_PER_ROUND = 4
 _AROUND_RUN_S = 4.0
 _START_S = 20.0
-LOOKED_BACK = 30
+LOOKED_BACK = 50
+"""So many runs are looked back on for what was told already."""
+DRIFT_TOLD = "drift_told"
+"""The key of a night's summary that says so."""
 
 Tell: TypeAlias = Callable[[Event, str, str, Mapping[str, Any]], None]
 """Puts a notice into the outbox: event, title, text, and all of it as plain data."""
@@ -100,6 +103,10 @@ class Work(Protocol):
     def barred(self, candidate: Candidate) -> str:
         """Why a candidate is not promoted without anyone asking; empty if it may be."""
 
+    def begun(self, promotion_id: int) -> bool:
+        """Whether someone has decided on it, or a process that was killed had begun to put it into
+        service."""
+
     def promote(self, promotion_id: int) -> Promotion:
         """Put it into service, or leave there what was."""
 
@@ -126,17 +133,12 @@ class Night:
         self._summary = dict(self.run.summary)
         deadline = self.deadline
         if deadline is not None and self.clock.now() >= deadline:
-            begun = self.run.started_at is not None
-            return self._ended(
-                RunState.STOPPED if begun else RunState.MISSED,
-                f"its window was over at {telling.when(deadline)}, before it could"
-                + (" be taken up again; what was measured is kept" if begun else " begin"),
-            )
+            return self._too_late(f"its window was over at {telling.when(deadline)}, before it")
         self._update(state=RunState.RUNNING)
         try:
             outcome, why = self._outcome(deadline)
         except WindowOver as exc:
-            return self._ended(RunState.STOPPED, f"{exc.rule}; what was measured is kept")
+            return self._stopped(exc)
         except MachineBusy:
             self._update(state=RunState.QUEUED)
             raise
@@ -151,11 +153,32 @@ class Night:
 
     @property
     def deadline(self) -> float | None:
-        """None too of a run that has come to a promotion: that is not left half done."""
+        """None too of a run that has come to a promotion: that is seen to its end."""
+        return None if self.run.promotion_id is not None else self._window_end
+
+    @property
+    def _window_end(self) -> float | None:
         minutes = self.schedule.window_minutes
-        if minutes is None or self.run.promotion_id is not None:
-            return None
-        return self.run.scheduled_for + 60 * minutes
+        return None if minutes is None else self.run.scheduled_for + 60 * minutes
+
+    def _too_late(self, why: str) -> NightRun:
+        if self.run.started_at is not None:
+            what = "could be taken up again; what was measured is kept"
+            return self._ended(RunState.STOPPED, f"{why} {what}")
+        missed = self._ended(RunState.MISSED, f"{why} could begin")
+        if news(missed, self._earlier()):
+            self._notify(Event.FAILURE, telling.missed(self.schedule.name, missed.reason), None)
+        return missed
+
+    def _stopped(self, over: WindowOver) -> NightRun:
+        """Without an answer; that the champion misses the SLA is told all the same."""
+        ended = self._ended(RunState.STOPPED, f"{over.rule}; what was measured is kept")
+        champion = self._summary.get("champion") or {}
+        if champion.get("sla") == Kept.MISSES and DRIFT_TOLD not in self._summary:
+            reasons = champion["sla_reasons"]
+            told = telling.unanswered(self.schedule, self.model, ended.study_id, reasons, over.rule)
+            self._notify(Event.SLA_LOST, told, ended.study_id)
+        return ended
 
     def minutes_for(self, study: Study) -> float | None:
         """How long the study may take, so that the challenge fits into the window after it; half
@@ -185,19 +208,16 @@ class Night:
         champion = judge_trial(trial, study.sla)
         self._add(champion=telling.told_of(trial, champion, study.sla))
         if trial.state is TrialState.FAILED:
-            return None  # someone must take its place
+            told = telling.fails(self.schedule, self.model, weighing.study_id, trial)
+            self._tell_once(told, weighing.study_id)
+            return None  # another must take its place
         if champion is None:
             return f"the champion could not be measured: {trial.reason or 'nothing is believed'}"
         drift = self._drift(weighing)
-        told = "drift" in self._summary
         self._add(drift=None if drift is None else drift.to_json())
         if drift is not None and drift.drifted:
-            if not told:
-                self._notify(
-                    Event.DRIFT,
-                    telling.drifted(self.schedule, self.model, weighing.study_id, drift, champion),
-                    weighing.study_id,
-                )
+            told = telling.drifted(self.schedule, self.model, weighing.study_id, drift, champion)
+            self._tell_once(told, weighing.study_id)
             return None
         still = settled(trial.candidate, study, weighing.pasts, weighing.environment)
         if drift is None or not still or not champion.meets:
@@ -205,6 +225,12 @@ class Night:
         return (
             "the champion still wins: it is what it was, and so is all that is recorded around it"
         )
+
+    def _tell_once(self, told: tuple[str, str], study_id: int) -> None:
+        """That the champion is not what it was, however often the night is taken up."""
+        if DRIFT_TOLD not in self._summary:
+            self._notify(Event.DRIFT, told, study_id)
+            self._add(**{DRIFT_TOLD: True})
 
     def _drift(self, weighing: Weighing) -> Drift | None:
         before, study = weighing.before, weighing.study
@@ -226,10 +252,22 @@ class Night:
         self._add(searched=_searched(tonight))
         if tonight.held or (champion is not None and champion.meets):
             return Outcome.HOLDS, tonight.why if tonight.held else f"no other wins: {tonight.why}"
-        return self._lost(tonight, champion)
+        return self._lost(tonight, tonight.trials)
 
-    def _lost(self, tonight: Tonight, champion: Judged | None) -> tuple[Outcome, str]:
-        told = telling.lost(self.schedule, self.model, tonight.study_id, tonight.decision, champion)
+    def _lost(
+        self, tonight: Tonight, trials: Sequence[Trial], against: str = ""
+    ) -> tuple[Outcome, str]:
+        """``against``: what there is against the pick, where there is one."""
+        first = numbered(trials, CHAMPION)
+        told = telling.lost(
+            self.schedule,
+            self.model,
+            tonight.study_id,
+            tonight.decision,
+            champion=self._champion(trials, tonight.study),
+            failed="" if first is None else first.reason,
+            against=against,
+        )
         self._notify(Event.SLA_LOST, told, tonight.study_id)
         return Outcome.NO_PICK, told[0]
 
@@ -272,8 +310,8 @@ class Night:
         )
         if verdict.promoted:
             return self._act(tonight, first, challenger, verdict)
-        if champion is None or champion.outcome is Kept.MISSES:
-            return self._lost(tonight, champion)
+        if champion is None or misses(champion, study.sla):
+            return self._lost(tonight, trials, f"trial {pick} would, but {verdict.words}")
         return Outcome.HOLDS, f"trial {pick} was tried against the champion: {verdict.words}"
 
     def _act(
@@ -313,6 +351,13 @@ class Night:
             self._update(promotion_id=promotion_id)
             if policy is Policy.PROPOSE:
                 return Outcome.PROPOSED, promotion_id, ""
+            end = self._window_end
+            if end is not None and self.clock.now() >= end and not self.work.begun(promotion_id):
+                return (
+                    Outcome.PROPOSED,
+                    promotion_id,
+                    "its window was over before it was in service",
+                )
             promotion = self.work.promote(promotion_id)
         except InputRefused as exc:
             return Outcome.BETTER, promotion_id, f"it could not be promoted: {exc.rule}"
@@ -320,16 +365,35 @@ class Night:
         return (Outcome.PROMOTED if done else Outcome.ROLLED_BACK), promotion_id, promotion.reason
 
     def _told_before(self, outcome: Outcome, challenger: Judged) -> bool:
-        """Whether the night before came to the very same, and said so."""
+        """Whether an earlier night came to the very same and said so, and the champion has been
+        the same since, and what it was: then it is no news."""
         if outcome not in (Outcome.BETTER, Outcome.PROPOSED):
             return False
+        this = self._news(outcome, challenger.trial.candidate.to_json(), self._summary)
+        champion = (self._summary.get("champion") or {}).get("candidate")
+        later: Mapping[str, Any] = self._summary
+        for run in self._earlier():
+            if (later.get("drift") or {}).get("drifted"):
+                return False
+            before = run.summary
+            if before.get("champion") and before["champion"].get("candidate") != champion:
+                return False
+            told = (before.get("challenger") or {}).get("candidate")
+            if run.state is RunState.DONE and self._news(run.outcome, told, before) == this:
+                return True
+            later = before
+        return False
+
+    @staticmethod
+    def _news(
+        outcome: Outcome | None, candidate: object, summary: Mapping[str, Any]
+    ) -> tuple[object, ...]:
+        return outcome, candidate, summary.get("note", "")
+
+    def _earlier(self) -> Sequence[NightRun]:
+        """The schedule's runs before this one, the latest first."""
         runs = self.runs.runs(schedule=self.schedule.name, limit=LOOKED_BACK)
-        before = next((r for r in runs if r.id != self.run.id and r.state is RunState.DONE), None)
-        if before is None or before.outcome is not outcome:
-            return False
-        told = before.summary.get("challenger") or {}
-        same_note = before.summary.get("note", "") == self._summary.get("note", "")
-        return same_note and told.get("candidate") == challenger.trial.candidate.to_json()
+        return [run for run in runs if run.scheduled_for < self.run.scheduled_for]
 
     # -------------------------------------------------------------------------------- the record
     @staticmethod
@@ -352,9 +416,9 @@ class Night:
         known = isinstance(error, AutotuneError)
         words = str(error) if known else f"{type(error).__name__}: {error}"
         self._ended(RunState.FAILED, words)
-        study_id = self.runs.run(self.run.id).study_id
-        told = telling.failed(self.schedule, self.model, study_id, words)
-        self._notify(Event.FAILURE, told, study_id)
+        run = self.runs.run(self.run.id)
+        told = telling.failed(self.schedule, self.model, run.study_id, words, run.promotion_id)
+        self._notify(Event.FAILURE, told, run.study_id)
 
     def _notify(self, event: Event, told: tuple[str, str], study_id: int | None) -> None:
         title, text = told

@@ -22,6 +22,9 @@ VERSIONS = ("triton", "launch", "driver", "cuda", "packages", "system", "python"
 """What else must be as it was for an earlier search to be still true."""
 TAKEN_UP = 5
 """So many of the best known candidates are asked for first."""
+STUDIES = 30
+"""So many studies that searched are looked back on, and as many that only held the champion: those
+of a quiet month would else hide what was known before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +73,29 @@ def kept_by(
 
 
 # -------------------------------------------------------------------------------------- the drift
+def looked_back_on(records: Iterable[StudyRecord]) -> list[StudyRecord]:
+    """The latest of those that searched and of those that only held, newest first, as they come."""
+    found: list[StudyRecord] = []
+    left = {True: STUDIES, False: STUDIES}
+    for record in records:
+        held = HELD in (record.environment or {})
+        if left[held]:
+            left[held] -= 1
+            found.append(record)
+    return found
+
+
 def last_seen(
-    candidate: Candidate, definition: Mapping[str, Any], pasts: Sequence[Past]
+    candidate: Candidate,
+    definition: Mapping[str, Any],
+    pasts: Sequence[Past],
+    here: Mapping[str, Any],
 ) -> tuple[Past, Trial] | None:
-    """Where the candidate was measured last under the same workload, on whatever it was."""
-    for past in pasts:
+    """Where the candidate was measured last under the same workload: on the same hardware, so that
+    machines which share a database are not taken for one that drifts to and fro; else on whatever
+    it was."""
+    alike = sorted(pasts, key=lambda past: not same(past.environment, here, HARDWARE))
+    for past in alike:
         there = past.record.definition
         if there.get("workload") != definition.get("workload"):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from autotune.core.schedules import Outcome, Schedule
 from autotune.core.sla import Outcome as Kept
 from autotune.core.sla import Sla
 from autotune.core.sla import Verdict as SlaVerdict
-from autotune.core.trial import Trial
+from autotune.core.trial import Trial, TrialState
 
 FIGURES = ("saturation_qps", "instances", "memory_mb", "utilization")
 """What is told of a configuration beside the latencies of the SLA."""
@@ -65,6 +65,10 @@ def _paragraphs(schedule: Schedule, study_id: int | None, *lines: str) -> str:
     return "\n".join((f"{where}.", *filter(None, lines)))
 
 
+def _first_line(words: str) -> str:
+    return next(iter(words.splitlines()), "")
+
+
 def _kept(verdict: SlaVerdict) -> str:
     tightest = verdict.tightest
     beside = "" if tightest is None else f": {tightest.reason}"
@@ -79,24 +83,51 @@ def drifted(
     schedule: Schedule, model: str, study_id: int, drift: Drift, champion: Judged
 ) -> tuple[str, str]:
     """Title and text."""
-    first = drift.found[0]
     way = "worse" if drift.worse else "better"
-    title = f"{model}: the champion is {way} than it was: {first.words}"
+    title = f"{model}: the champion is {way} than it was: {drift.gravest.words}"
     causes = [_cause(cause) for cause in drift.causes]
     known = "Likely cause" if len(causes) == 1 else "Likely causes"
     text = _paragraphs(
         schedule,
         study_id,
         f"By how much: {drift.words}.",
-        f"Since: study {drift.since}, {when(drift.since_at)}.",
+        f"Compared with: study {drift.since}, measured {when(drift.since_at)}.",
         "\n".join([f"{known}:", *causes]) if causes else "",
         f"How sure: {drift.sure}.",
         _kept(champion.verdict),
-        "Next: the search goes on tonight and tells what it finds. Undo what changed, if it was not"
-        f" meant; `autotune show {study_id}` and `autotune show {drift.since}` have both"
-        " measurements.",
+        "Next: undo what changed, if it was not meant. A search for something better was begun: if"
+        f" no notice of it follows, nothing better was found. `autotune show {study_id}` and"
+        f" `autotune show {drift.since}` have both measurements.",
     )
     return title, text
+
+
+def fails(schedule: Schedule, model: str, study_id: int, champion: Trial) -> tuple[str, str]:
+    """Of a champion that does not load, or that the server died under."""
+    text = _paragraphs(
+        schedule,
+        study_id,
+        f"What: the configuration in service ({champion.candidate}) fails where it is measured:",
+        champion.reason,
+        "Next: see to it that it still works in service. A search for one that takes its place was"
+        f" begun and tells what it finds; `autotune show {study_id}` has what was measured.",
+    )
+    return f"{model}: the champion fails: {_first_line(champion.reason)}", text
+
+
+def unanswered(
+    schedule: Schedule, model: str, study_id: int | None, reasons: Sequence[str], over: str
+) -> tuple[str, str]:
+    """Of a champion that misses the SLA, in a night whose window ended it."""
+    text = _paragraphs(
+        schedule,
+        study_id,
+        f"What: the champion misses the SLA: {'; '.join(reasons)}.",
+        f"{over[0].upper()}{over[1:]}, before a search had found one that meets it, or none.",
+        "Next: the next run goes on with what was measured; a longer window (`autotune schedule"
+        f" add --window-minutes`), or `autotune schedule run {schedule.name}`, lets it end.",
+    )
+    return f"{model}: the champion misses the SLA, and the window was over before an answer", text
 
 
 _TITLES = {
@@ -127,6 +158,7 @@ def better(  # noqa: PLR0913 - who won, against whom, by how much, and what beca
         f"What: trial {number} ({challenger.trial.candidate}) instead of the champion"
         f" ({champion.candidate}).",
         f"Why: {verdict.words}.",
+        f"The champion fails: {champion.reason}" if champion.state is TrialState.FAILED else "",
         f"By how much: {'; '.join(verdict.reasons[1:])}." if verdict.reasons[1:] else "",
         _kept(challenger.verdict),
         f"Note: {note}." if note else "",
@@ -148,18 +180,27 @@ def _next(
     if outcome is Outcome.ROLLED_BACK:
         return (
             "what was in service before is again. `autotune history"
-            f" {model}` tells what went wrong; it is not promoted by itself again."
+            f" {model}` tells what went wrong."
         )
     return f"`autotune export {study_id} --trial {number} --out DIR` writes its files."
 
 
-def lost(
-    schedule: Schedule, model: str, study_id: int, decision: Decision, champion: Judged | None
+def lost(  # noqa: PLR0913 - whose, what was measured, and what there is against it
+    schedule: Schedule,
+    model: str,
+    study_id: int,
+    decision: Decision,
+    *,
+    champion: Judged | None,
+    failed: str,
+    against: str = "",
 ) -> tuple[str, str]:
+    """``champion`` None: it ``failed``, for that reason. ``against``: what there is against the one
+    that the search came to, where it came to one."""
     nearest = decision.of(decision.nearest_miss)
     limits = "" if nearest is None else _kept(nearest.verdict)
     sure = champion is None or champion.outcome is Kept.MISSES
-    what = "meets the SLA any more" if sure else "clearly meets the SLA"
+    what = "meets the SLA any more" if sure and not against else "clearly meets the SLA"
     tried = len(decision.judged)
     text = _paragraphs(
         schedule,
@@ -167,7 +208,8 @@ def lost(
         f"What: none of {tried} measured configurations {what}; the champion stays as it is.",
         f"The champion: {_kept(champion.verdict)}"
         if champion
-        else "The champion fails under load.",
+        else f"The champion fails{': ' if failed else '.'}{failed}",
+        f"The nearest: {against}." if against else "",
         f"The nearest miss is trial {nearest.number} ({nearest.trial.candidate}). {limits}"
         if nearest is not None and nearest.number
         else "",
@@ -178,16 +220,36 @@ def lost(
     return f"{model}: no configuration {what}", text
 
 
-def failed(schedule: Schedule, model: str, study_id: int | None, error: str) -> tuple[str, str]:
+def failed(
+    schedule: Schedule, model: str, study_id: int | None, error: str, promotion_id: int | None
+) -> tuple[str, str]:
     again = f"`autotune schedule run {schedule.name}` runs it again"
+    service = (
+        "what is in service was left as it is"
+        if promotion_id is None
+        else f"`autotune history {model}` tells what became of promotion {promotion_id}"
+    )
     text = _paragraphs(
         schedule,
         study_id,
         f"What: {error}",
         f"Next: mend that; {again}, else it is due as scheduled."
-        " What was measured is kept, and what is in service was left as it is.",
+        f" What was measured is kept, and {service}.",
     )
-    return f"{model}: tonight's run failed: {error.splitlines()[0]}", text
+    return f"{model}: tonight's run failed: {_first_line(error)}", text
+
+
+def missed(schedule: str, why: str) -> tuple[str, str]:
+    """Of a run that never began."""
+    lines = (
+        f"Schedule {schedule}.",
+        f"What: nothing was measured: {why}.",
+        "Next: see to it that a worker is up and its machine is free when this is due, or give it a"
+        f" longer window; `autotune schedule run {schedule}` runs it now.",
+        "If more are missed in a row, that is not told again.",
+    )
+    title = f"schedule {schedule}: a run was missed: {_first_line(why)}"
+    return title, "\n".join(lines)
 
 
 def payload(

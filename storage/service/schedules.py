@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -22,6 +22,7 @@ from storage.service.database import Database, added, by_id, no_such
 from storage.service.tables import RunRow, ScheduleRow
 from storage.service.targets import target, target_json
 
+_NEWEST_FIRST = select(RunRow).order_by(RunRow.scheduled_for.desc(), RunRow.id.desc())
 _ENDED = (RunState.DONE, RunState.FAILED, RunState.STOPPED, RunState.MISSED)
 
 
@@ -107,9 +108,14 @@ class SqlScheduleStore:
             return _run(_run_row(session, run_id))
 
     def runs(self, *, schedule: str | None = None, limit: int = 100) -> Sequence[NightRun]:
-        query = select(RunRow).order_by(RunRow.scheduled_for.desc(), RunRow.id.desc()).limit(limit)
+        query = _NEWEST_FIRST.limit(limit)
         if schedule is not None:
             query = query.where(RunRow.schedule == text(schedule))
+        with self._database.read() as session:
+            return [_run(row) for row in session.scalars(query)]
+
+    def runs_of(self, studies: Collection[int]) -> Sequence[NightRun]:
+        query = _NEWEST_FIRST.where(RunRow.study_id.in_(studies))
         with self._database.read() as session:
             return [_run(row) for row in session.scalars(query)]
 

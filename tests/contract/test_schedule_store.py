@@ -140,6 +140,16 @@ def test_a_removed_schedules_runs_stay_and_its_id_is_not_used_again(
 
 
 # ---------------------------------------------------------------------------------------- runs
+def test_of_each_schedule_the_latest_run_and_their_number_are_known(
+    schedules: ScheduleStore, schedule_id: int
+) -> None:
+    assert schedules.latest() == {}
+    for at in (6000.0, 7000.0, 5000.0):
+        schedules.due(schedule_id, at)
+    run, count = schedules.latest()["nightly"]
+    assert (run.scheduled_for, count) == (7000.0, 3)
+
+
 def test_a_run_that_is_due_is_queued(schedules: ScheduleStore, schedule_id: int) -> None:
     run_id = schedules.due(schedule_id, 5000.0)
     assert run_id is not None
@@ -286,6 +296,17 @@ def test_runs_are_listed_newest_first_by_schedule_and_up_to_a_limit(
     assert [run.id for run in schedules.runs()] == [later, between, earlier]
     assert [run.id for run in schedules.runs(schedule="nightly")] == [later, earlier]
     assert [run.id for run in schedules.runs(limit=1)] == [later]
+
+
+def test_the_runs_of_some_studies_are_found_however_many_there_were_since(
+    schedules: ScheduleStore, schedule_id: int
+) -> None:
+    runs = [schedules.due(schedule_id, 100.0 * at) for at in range(4)]
+    for run, study in zip(runs, (7, 8, 7, 9), strict=True):
+        assert run is not None
+        schedules.update_run(run, study_id=study)
+    assert [run.id for run in schedules.runs_of([7, 9])] == [runs[3], runs[2], runs[0]]
+    assert list(schedules.runs_of([])) == []
 
 
 def test_an_unknown_run_is_refused(schedules: ScheduleStore) -> None:

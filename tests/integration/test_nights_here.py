@@ -118,6 +118,23 @@ def test_it_does_not_wait_beyond_its_window(db: str, schedule: Schedule) -> None
     assert 3600 <= clock.at - (DUE + 1) < 3700
 
 
+def test_without_a_window_it_waits_for_a_day_and_is_missed_then(
+    db: str, store: ServiceStore
+) -> None:
+    store.schedules.add(replace(NIGHTLY, window_minutes=None))
+    clock, night = Clock(), Tuned()
+
+    def sleep(_: float) -> None:
+        clock.at += 3600
+
+    nights = _nights(db, night, busy=lambda: True, sleep=sleep, now=clock)
+    ended = _run(nights, store.schedules.schedule("nightly"))
+    assert (ended.state, night.ran) == (RunState.MISSED, [])
+    assert ended.reason == "another study measured on this machine for a day"
+    assert 86_400 <= clock.at - (DUE + 1) <= 90_000
+    assert [notice.payload["run"] for notice in store.notices.notices()] == [ended.id]
+
+
 def test_a_study_that_was_faster_is_waited_for(db: str, schedule: Schedule) -> None:
     night = Tuned(fails=[MachineBusy("another study is measuring")])
     run = _run(_nights(db, night), schedule)
@@ -291,12 +308,21 @@ def test_the_exit_code_says_the_worst_that_a_night_came_to(
     assert len(night.ran) == 2
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerFailed("the server did not come up"),
+        OSError(5, "the disk did not come up"),
+        KeyError("what nobody foresaw did not come up"),
+    ],
+    ids=["known", "of the system", "unknown"],
+)
 def test_a_night_that_fails_does_not_keep_the_next_from_running(
-    store: ServiceStore, once: Callable[..., Result]
+    store: ServiceStore, once: Callable[..., Result], error: Exception
 ) -> None:
     for name in ("a", "b"):
         store.schedules.add(replace(NIGHTLY, name=name))
-    night = Tuned(fails=[ServerFailed("the server did not come up")])
+    night = Tuned(fails=[error])
     result = once(night, "--json")
     assert result.return_value == 1
     assert len(night.ran) == 2
@@ -312,6 +338,7 @@ def test_a_night_that_its_window_ended_has_done_what_it_could() -> None:
     )
     assert nightly.exit_code(run) == 0
     assert nightly.exit_code(replace(run, state=RunState.FAILED)) == 1
+    assert nightly.exit_code(replace(run, state=RunState.MISSED)) == 1
 
 
 def test_without_once_the_service_is_pointed_at(db: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from autotune.bootstrap.schedules import WINDOW_OVER, Schedules, begin_run, doubts
 from autotune.core.errors import Conflict, InputRefused, NotFound
 from autotune.core.jobs import JobKind, JobState
+from autotune.core.notices import Event
 from autotune.core.promotions import Target
 from autotune.core.schedules import NightRun, Policy, RunState, Schedule, ScheduleState
 from autotune.studyfile import study_from_options
@@ -117,6 +118,19 @@ def test_a_run_whose_window_is_over_is_recorded_as_missed_and_never_begins(
     run = _only_run(store)
     assert (run.state, run.reason, run.job_id) == (RunState.MISSED, WINDOW_OVER, None)
     assert list(store.jobs.jobs()) == []
+
+
+def test_of_runs_that_are_missed_night_after_night_the_first_is_told(
+    store: ServiceStore, clock: Clock
+) -> None:
+    _add(store, clock, NIGHTLY)
+    for night in range(3):
+        clock.at = DUE + night * 86_400 + 60 * 60
+        for _ in range(2):
+            _begin(store, clock, DUE + night * 86_400)
+    (notice,) = store.notices.notices()
+    assert (notice.event, notice.payload["run"]) == (Event.FAILURE, 1)
+    assert notice.title == f"schedule nightly: a run was missed: {WINDOW_OVER}"
 
 
 def test_without_a_window_a_run_begins_however_late(store: ServiceStore, clock: Clock) -> None:

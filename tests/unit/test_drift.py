@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from autotune.core.comparison import Relation
-from autotune.core.drift import Drift, Likelihood, Observation
+from autotune.core.drift import SERVER, TRAFFIC_FILES, Drift, Likelihood, Observation
 from autotune.core.drift import drift_between as between
+from autotune.core.intervals import Interval
 from autotune.core.measurement import (
     Gauge,
     LatencySummary,
@@ -38,6 +39,9 @@ HERE: dict[str, Any] = {
     "versions": {"triton-autotune": "0.1.0"},
     "python": "3.11.2",
     "load_average": 0.2,
+    "memory_mb": 16_000,
+    SERVER: {"launch": "embedded", "flags": {"a": 1}},
+    TRAFFIC_FILES: {"inputs": "x"},
 }
 
 
@@ -121,6 +125,22 @@ def test_under_the_same_arrivals_their_luck_takes_no_part() -> None:
     assert [shift.metric for shift in drift.found] == ["p95_ms"]
 
 
+def test_what_is_told_is_of_the_requests_that_both_windows_had() -> None:
+    """Tonight's window closed early."""
+    before, whole = sampled(), sampled(1.15, seed=2)
+    kept = slice(0, 400)
+    assert whole.load.samples is not None
+    samples = RequestSamples(
+        scheduled_s=whole.load.samples.scheduled_s[kept],
+        sent_s=whole.load.samples.sent_s[kept],
+        done_s=whole.load.samples.done_s[kept],
+        ok=whole.load.samples.ok[kept],
+    )
+    short = replace(whole, load=replace(whole.load, samples=samples))
+    (shift,) = drift_between(seen(before), seen(short), SLA).found
+    assert shift.after / shift.before == pytest.approx(1 + shift.effect)
+
+
 def test_under_other_arrivals_the_intervals_decide() -> None:
     other = seen(sampled(1.15, seed=2, arrivals=6))
     assert not drift_between(seen(sampled()), other, SLA).drifted
@@ -128,6 +148,24 @@ def test_under_other_arrivals_the_intervals_decide() -> None:
 
 def test_nor_is_it_a_drift_within_the_allowance_from_run_to_run() -> None:
     assert not drift_between(seen(sampled()), seen(sampled(1.08, seed=2)), SLA).drifted
+
+
+def test_a_rate_has_to_be_off_by_three_standard_deviations_too_however_narrow_the_one_before() -> (
+    None
+):
+    """Intervals of ± 10% tonight and of ± 1% before, after many runs: they do not overlap."""
+    before, tonight = measured(40.0), measured(40.0, saturation=133.0)
+    ends = {"saturation_qps": Interval(low=120.0, high=147.0)}
+    tonight = replace(tonight, intervals={**tonight.intervals, **ends})
+    assert before.intervals["saturation_qps"].low > ends["saturation_qps"].high
+    assert not drift_between(seen(before), seen(tonight), SLA).drifted
+
+
+def test_of_what_became_worse_and_better_the_gravest_is_what_became_worse() -> None:
+    before, after = seen(measured(40.0)), seen(measured(20.0, saturation=100.0))
+    drift = drift_between(before, after, SLA)
+    assert [shift.metric for shift in drift.found] == ["p95_ms", "saturation_qps"]
+    assert drift.gravest.metric == "saturation_qps"
 
 
 def test_what_became_faster_has_drifted_too() -> None:
@@ -146,7 +184,11 @@ def test_a_metric_without_an_interval_takes_more_to_drift() -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
-        ({"model_digest": "bbb"}, "model", "the model's files"),
+        (
+            {"model_digest": "bbb"},
+            "model",
+            "the model's files or its configuration changed: hash aaa",
+        ),
         ({"driver": "590.2"}, "driver", "580.1 before, 590.2 now"),
         ({"cuda": "13.1"}, "cuda", "13.0 before"),
         ({"triton": "2.60.0"}, "triton", "Triton: 2.51.0 before, 2.60.0 now"),
@@ -156,6 +198,10 @@ def test_a_metric_without_an_interval_takes_more_to_drift() -> None:
         ({"gpus": ["A10"]}, "gpu", "H100 before, A10 now"),
         ({"gpu_uuids": ["GPU-2"]}, "gpu", "of the same kind"),
         ({"gpu_limits": ["300 W"]}, None, ""),
+        ({"memory_mb": 16_010}, None, ""),
+        ({"memory_mb": 8_000}, "hardware", "16000 MB before, 8000 now"),
+        ({SERVER: {"flags": {"a": 2}}}, "triton", "flags {'a': 1} to {'a': 2}"),
+        ({TRAFFIC_FILES: {"inputs": "y"}}, "traffic", "other contents of the file of its inputs"),
         ({"load_average": 3.0}, "neighbours", "load average"),
         ({"versions": {"triton-autotune": "0.2.0"}}, "autotune", "0.1.0 to 0.2.0"),
     ],
@@ -184,9 +230,20 @@ def test_neighbours_are_a_cause_only_where_they_explain_the_direction(
     assert kinds(before, after) == (["neighbours"] if found else [])
 
 
-def test_processes_of_others_on_the_gpu_are_neighbours() -> None:
-    after = seen(measured(60.0, foreign_gpu=(4711,)))
-    assert kinds(seen(measured(40.0)), after) == ["neighbours"]
+def test_more_processes_of_others_on_the_gpu_are_neighbours_and_fewer_explain_nothing() -> None:
+    alone, beside = measured(40.0), measured(60.0, foreign_gpu=(4711,))
+    assert kinds(seen(alone), seen(beside)) == ["neighbours"]
+    alone, beside = measured(60.0), measured(40.0, foreign_gpu=(4711,))
+    assert kinds(seen(beside), seen(alone)) == []
+
+
+@pytest.mark.parametrize(("p95", "found"), [(20.0, True), (60.0, False)])
+def test_a_quota_that_holds_no_more_explains_what_is_faster(p95: float, found: bool) -> None:
+    held = measured(40.0, notes={"cpu_quota": "held back 12% of the time"})
+    causes = drift_between(seen(held), seen(measured(p95)), SLA).causes
+    assert [cause.words for cause in causes] == (
+        ["not any more: held back 12% of the time"] if found else []
+    )
 
 
 @pytest.mark.parametrize(("now", "found"), [(1400.0, True), (1975.0, False), (2400.0, False)])

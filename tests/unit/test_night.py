@@ -26,7 +26,7 @@ from autotune.core.measurement import Measurement, Purpose
 from autotune.core.notices import Event
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.core.records import CUT, HELD, StudyRecord, StudyState
-from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule
+from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule, news
 from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState
 from autotune.retune.nightly import (
@@ -121,6 +121,7 @@ class FakeWork:
     comparisons: Sequence[Comparison] = ()
     why_barred: str = ""
     becomes: PromotionState = PromotionState.DONE
+    is_begun: bool = False
     during: Callable[[str], None] = lambda _: None
     did: list[str] = field(default_factory=list)
     weighed: str | None = None
@@ -151,7 +152,7 @@ class FakeWork:
         )
 
     def _before(self, champion: Trial) -> Observation | None:
-        seen = last_seen(champion.candidate, STUDY.definition, self.pasts)
+        seen = last_seen(champion.candidate, STUDY.definition, self.pasts, self.environment)
         if seen is None:
             return None
         past, trial = seen
@@ -167,6 +168,9 @@ class FakeWork:
 
     def barred(self, candidate: Candidate) -> str:
         return self.why_barred
+
+    def begun(self, promotion_id: int) -> bool:
+        return self.is_begun
 
     def promote(self, promotion_id: int) -> Promotion:
         self._do(f"promote {promotion_id}")
@@ -427,6 +431,27 @@ def test_other_news_is(bench: Bench) -> None:
     assert bench.events == [Event.BETTER, Event.BETTER]
 
 
+@pytest.mark.parametrize(
+    ("between", "told"), [([CHAMPION, LOSER], 2), ([CHALLENGED[0]], 1)], ids=["other", "same"]
+)
+def test_nor_is_it_the_night_after_unless_the_champion_was_another_meanwhile(
+    bench: Bench, between: list[Trial], told: int
+) -> None:
+    schedule = bench.schedule()
+    for trials in (CHALLENGED, between, CHALLENGED):
+        bench.night(FakeWork(trials, comparisons=faster(0.0)), schedule).carry_out()
+        bench.clock.pass_(86_400)
+    assert bench.events == [Event.BETTER] * told
+
+
+def test_after_a_drift_it_is_news_again(bench: Bench) -> None:
+    schedule = bench.schedule()
+    for pasts in ([], [past(trial(0, TWO, 20.0), trial(1, ONE))]):
+        bench.night(FakeWork(CHALLENGED, pasts, comparisons=faster(0.0)), schedule).carry_out()
+        bench.clock.pass_(86_400)
+    assert bench.events == [Event.BETTER, Event.DRIFT, Event.BETTER]
+
+
 def test_by_the_policy_propose_it_waits_for_approval(bench: Bench) -> None:
     work = FakeWork(CHALLENGED, comparisons=faster(0.0))
     ended = bench.carry_out(work, Policy.PROPOSE)
@@ -473,6 +498,9 @@ def test_a_champion_that_fails_under_load_gives_way_without_a_comparison(bench: 
     ended = bench.carry_out(work, Policy.AUTO)
     assert work.did == ["tune", "search", "propose 1", "promote 5"]
     assert ended.summary["verdict"]["ground"] == "sla"
+    assert bench.events == [Event.DRIFT, Event.BETTER]
+    assert bench.told[0][1] == "m: the champion fails: it died"
+    assert "The champion fails: it died" in bench.told[1][2]
 
 
 def test_where_nothing_meets_the_sla_any_more_it_is_told(bench: Bench) -> None:
@@ -483,6 +511,26 @@ def test_where_nothing_meets_the_sla_any_more_it_is_told(bench: Bench) -> None:
     _, title, text, _ = bench.told[1]
     assert title == "m: no configuration meets the SLA any more"
     assert "The nearest miss is trial 1 (instances=2)" in text
+
+
+UNCONFIRMED = replace(trial(1, TWO), measurements=(measured(40.0, instances=2),))
+
+
+def test_where_only_an_unconfirmed_one_meets_the_sla_that_is_told_of_it(bench: Bench) -> None:
+    ended = bench.carry_out(FakeWork([trial(0, ONE, 200.0), UNCONFIRMED], [before()]))
+    assert ended.outcome is Outcome.NO_PICK
+    _, title, text, _ = bench.told[1]
+    assert title == "m: no configuration clearly meets the SLA"
+    assert "trial 1 would, but the challenger was not confirmed from its exported files" in text
+
+
+def test_a_champion_that_met_the_sla_in_the_paired_runs_has_not_lost_it(bench: Bench) -> None:
+    slow = trial(0, ONE, 120.0)
+    again = measured(40.0, instances=1, purpose=Purpose.COMPARE)
+    slow = replace(slow, measurements=(*slow.measurements[:1], again))
+    ended = bench.carry_out(FakeWork([slow, UNCONFIRMED]))
+    assert ended.outcome is Outcome.HOLDS
+    assert bench.told == []
 
 
 # ---------------------------------------------------------------------------------- how it ends
@@ -520,6 +568,34 @@ def test_a_night_whose_window_is_over_was_missed(bench: Bench) -> None:
     work = FakeWork([CHAMPION])
     assert bench.night(work, schedule, run).carry_out().state is RunState.MISSED
     assert work.did == []
+    ((event, title, _, payload),) = bench.told
+    assert event is Event.FAILURE
+    assert title.startswith("schedule nightly: a run was missed: its window was over at")
+    assert payload["run"] == run.id
+
+
+def _missed(scheduled_for: float, state: RunState = RunState.MISSED) -> NightRun:
+    return NightRun(
+        id=int(scheduled_for), schedule_id=1, schedule="n", scheduled_for=scheduled_for, state=state
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ([], True),
+        ([(0, RunState.DONE)], True),
+        ([(0, RunState.MISSED)], False),
+        ([(170_000, RunState.DONE), (160_000, RunState.MISSED)], False),
+        ([(170_000, RunState.DONE), (10_000, RunState.MISSED)], True),
+    ],
+    ids=["first", "after a good one", "in a row", "the same day", "the day before"],
+)
+def test_of_runs_that_are_missed_the_first_is_news(
+    before: list[tuple[float, RunState]], told: bool
+) -> None:
+    this = _missed(180_000)
+    assert news(this, [this, *(_missed(at, state) for at, state in before)]) is told
 
 
 def test_one_that_had_begun_was_stopped_and_not_missed(bench: Bench) -> None:
@@ -539,10 +615,21 @@ def test_one_whose_promotion_was_left_half_done_finishes_it_after_its_window(
     run = bench.due(schedule)
     bench.store.schedules.update_run(run.id, state=RunState.RUNNING, promotion_id=5)
     bench.clock.pass_(30 * 60)
-    work = FakeWork(CHALLENGED, comparisons=faster(0.0))
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0), is_begun=True)
     ended = bench.night(work, schedule, bench.store.schedules.run(run.id)).carry_out()
     assert ended.outcome is Outcome.PROMOTED
     assert bench.windows == [None]
+
+
+def test_what_is_ready_only_after_the_window_waits_for_approval(bench: Bench) -> None:
+    schedule = bench.schedule(Policy.AUTO, window=30)
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0))
+    work.during = lambda what: bench.clock.pass_(1800) if what == "propose 1" else None
+    ended = bench.night(work, schedule).carry_out()
+    assert ended.outcome is Outcome.PROPOSED
+    assert "promote 5" not in work.did
+    assert "waits for your approval" in bench.told[0][1]
+    assert "its window was over before it was in service" in bench.told[0][2]
 
 
 def test_the_end_of_the_window_stops_the_night_cleanly(bench: Bench) -> None:
@@ -554,6 +641,17 @@ def test_the_end_of_the_window_stops_the_night_cleanly(bench: Bench) -> None:
     assert ended.reason == "it is over; what was measured is kept"
     assert bench.windows == [run.scheduled_for + 1800]
     assert bench.told == []
+
+
+def test_that_the_champion_misses_the_sla_is_told_though_the_window_ended_the_search(
+    bench: Bench,
+) -> None:
+    during = _raising("search", WindowOver("the maintenance window was over"))
+    bench.carry_out(FakeWork([trial(0, ONE, 200.0), LOSER], during=during))
+    ((event, title, text, _),) = bench.told
+    assert event is Event.SLA_LOST
+    assert title == "m: the champion misses the SLA, and the window was over before an answer"
+    assert "The maintenance window was over, before a search had found one" in text
 
 
 def test_a_promotion_is_outside_of_the_window_that_may_interrupt(bench: Bench) -> None:

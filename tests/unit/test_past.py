@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from autotune.core.records import StudyState
+from autotune.core.records import HELD, StudyState
 from autotune.core.schedules import Outcome
 from autotune.core.trial import TrialState
-from autotune.retune.past import kept_by, known_trials, last_seen, worth_asking_first
+from autotune.retune.past import (
+    STUDIES,
+    kept_by,
+    known_trials,
+    last_seen,
+    looked_back_on,
+    worth_asking_first,
+)
 from search_spaces.candidate import Candidate
 from tests.runner_bench import FOUR, ONE, TWO
 from tests.unit.test_night import HERE, STUDY, past, trial
@@ -74,13 +81,36 @@ def test_a_candidate_was_last_seen_in_the_newest_study_that_measured_it() -> Non
         past(trial(0, TWO), trial(3, ONE), study_id=8),
         past(trial(0, ONE), study_id=7),
     ]
-    found = last_seen(ONE, STUDY.definition, pasts)
+    found = last_seen(ONE, STUDY.definition, pasts, HERE)
     assert found is not None
     assert (found[0].record.id, found[1].number) == (8, 3)
 
 
 def test_on_another_model_it_was_seen_all_the_same() -> None:
-    assert last_seen(ONE, STUDY.definition, [past(trial(0, ONE), model_digest="b")]) is not None
+    other = [past(trial(0, ONE), model_digest="b")]
+    assert last_seen(ONE, STUDY.definition, other, HERE) is not None
+
+
+def test_of_machines_that_share_a_database_the_one_of_the_same_hardware_is_looked_at() -> None:
+    """Where there is none, another one: its hardware is then what has changed."""
+    other = past(trial(0, ONE), study_id=9, processor="another")
+    mine = past(trial(0, ONE), study_id=8)
+    for pasts, study_id in (([other, mine], 8), ([other], 9)):
+        found = last_seen(ONE, STUDY.definition, pasts, HERE)
+        assert found is not None
+        assert found[0].record.id == study_id
+
+
+def test_a_season_of_nights_that_only_held_hides_no_search() -> None:
+    held = [
+        past(trial(0, ONE), study_id=n, **{HELD: "it wins"}).record for n in range(500, 100, -1)
+    ]
+    searched = [past(trial(0, ONE), study_id=n).record for n in range(100, 0, -1)]
+    found = looked_back_on([*held, *searched])
+    assert [record.id for record in found] == [
+        *range(500, 500 - STUDIES, -1),
+        *range(100, 100 - STUDIES, -1),
+    ]
 
 
 def test_under_another_workload_it_was_not() -> None:
@@ -88,7 +118,7 @@ def test_under_another_workload_it_was_not() -> None:
     workload = {**STUDY.definition["workload"], "target_qps": 10.0}
     changed = {**STUDY.definition, "workload": workload}
     other = replace(old, record=replace(old.record, definition=changed))
-    assert last_seen(ONE, STUDY.definition, [other]) is None
+    assert last_seen(ONE, STUDY.definition, [other], HERE) is None
 
 
 @pytest.mark.parametrize(
