@@ -471,8 +471,9 @@ class AccessDesk(Protocol):
     def identify(self, secret: str) -> Identity | None:
         """Whose token this is, compared in constant time; None if nobody's."""
 
-    def holder(self, token: int) -> Identity | None:
-        """Who has shown the token of this id before; None if it was revoked since."""
+    def holder(self, token: str) -> Identity | None:
+        """Who has shown the token that an `Identity.token` tells before; None if it was revoked
+        since, or is another service's."""
 
 
 class Checks(Protocol):

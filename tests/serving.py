@@ -48,7 +48,7 @@ class OpenDoor:
     def identify(self, secret: str) -> Identity | None:
         return Identity(name=secret, role=Role.VIEW)
 
-    def holder(self, token: int) -> Identity | None:
+    def holder(self, token: str) -> Identity | None:
         return None
 
 

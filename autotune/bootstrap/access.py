@@ -18,6 +18,8 @@ PREFIX = "at_"
 """By which a token is known for one where it should not be: in a log, in a repository."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _USED_EVERY_S = 60.0
+_MARK = 32
+"""So many digits of a digest tell its token from all others: 128 bits."""
 
 
 def digest_of(secret: str) -> str:
@@ -48,12 +50,13 @@ class Access:
                 self._store.used(token.id)
         return _identity(token)
 
-    def holder(self, token: int) -> Identity | None:
-        return next((_identity(each) for each in self._store.valid() if each.id == token), None)
+    def holder(self, token: str) -> Identity | None:
+        known = (_identity(each) for each in self._store.valid())
+        return next((each for each in known if each.token == token), None)
 
 
 def _identity(token: Token) -> Identity:
-    return Identity(name=token.name, role=token.role, token=token.id)
+    return Identity(name=token.name, role=token.role, token=token.digest[:_MARK])
 
 
 def _whose(digest: str, tokens: Sequence[Token]) -> Token | None:

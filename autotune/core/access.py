@@ -30,9 +30,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who asks: a token's name, or ``local`` on an interface that needs none. ``token`` is the
-    token's id (0: none): another one of the same name is somebody else's."""
+    """Who asks: a token's name, or ``local`` on an interface that needs none. ``token`` tells the
+    token from every other (empty: none), in whatever database: one of the same name is somebody
+    else's, and so is one of the same number in another service's."""
 
     name: str
     role: Role
-    token: int = 0
+    token: str = ""

@@ -17,7 +17,9 @@ SHORTEST_KEY = 32
 
 
 class Sessions:
-    """``key`` signs the cookies; whoever knows it can make one."""
+    """``key`` signs the cookies; whoever knows it can make one. Services with databases of their
+    own may have the same key (by default those of one user have): a session names its token by what
+    no other token has, whatever its number."""
 
     def __init__(self, key: str) -> None:
         if len(key) < SHORTEST_KEY:
@@ -29,20 +31,20 @@ class Sessions:
             key, salt="autotune.session", digest_method=hashlib.sha256, key_derivation="hmac"
         )
 
-    def begin(self, token: int, *, secure: bool) -> str:
-        """The Set-Cookie header of someone who has shown the token of this id."""
-        return _cookie(self._signer.sign(str(token)).decode(), LASTS_S, secure=secure)
+    def begin(self, token: str, *, secure: bool) -> str:
+        """The Set-Cookie header of someone who has shown this token (see `Identity.token`)."""
+        return _cookie(self._signer.sign(token).decode(), LASTS_S, secure=secure)
 
     @staticmethod
     def end(*, secure: bool) -> str:
         return _cookie("", 0, secure=secure)
 
-    def token(self, cookie_header: str, *, secure: bool) -> int | None:
+    def token(self, cookie_header: str, *, secure: bool) -> str | None:
         """Which token the session of a request's Cookie header was begun with; None if it is none
         of ours, or was begun too long ago."""
         given = cookie_parser(cookie_header).get(_name(secure=secure), "")
         try:
-            return int(self._signer.unsign(given, max_age=LASTS_S))
+            return self._signer.unsign(given, max_age=LASTS_S).decode()
         except (BadSignature, ValueError):
             return None
 

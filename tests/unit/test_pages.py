@@ -39,7 +39,7 @@ from tests.service_shown import fill
 from tests.shown import parts_of
 
 OPERATOR = Identity(name="dana", role=Role.OPERATE)
-VIEWER = Identity(name="eve", role=Role.VIEW, token=3)
+VIEWER = Identity(name="eve", role=Role.VIEW, token="3f")
 
 
 @pytest.fixture(scope="module")

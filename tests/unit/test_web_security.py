@@ -22,7 +22,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from autotune import service_ports
 from autotune.bootstrap import serving
-from autotune.bootstrap.access import revoke_token
+from autotune.bootstrap.access import digest_of, revoke_token
+from autotune.bootstrap.jobs import folder_name
 from autotune.core.access import Identity, Role
 from autotune.core.errors import InputRefused, StoreFailed
 from dashboards.web.identity import NotAllowed, asked_by
@@ -268,15 +269,20 @@ def test_over_tls_a_cookie_that_another_host_could_have_set_is_none(
 def test_a_tampered_session_is_none(app: FastAPI, tokens: SimpleNamespace) -> None:
     session = logged_in(app, tokens.view).cookies[COOKIE]
     token, at, signature = session.split(".")
-    other = str(int(token) + 1)
+    other = f"{token[:-1]}{'0' if token[-1] != '0' else '1'}"
     for forged in (f"{other}.{at}.{signature}", f"{token}.{at}.", token, "", f"{session}x", "é"):
         given = f"{COOKIE}={forged}".encode("latin-1")
         assert me(client(app), headers={"Cookie": given}) == (401, None), forged
     assert me(client(app), headers={"Cookie": f"{COOKIE}={session}"}) == (200, "watcher")
 
 
-def test_a_session_of_another_services_key_is_none(app: FastAPI) -> None:
-    foreign = Sessions("another key, of another service's").begin(1, secure=False)
+def _mark(secret: str) -> str:
+    """What a session holds of a token."""
+    return digest_of(secret)[:32]
+
+
+def test_a_session_of_another_services_key_is_none(app: FastAPI, tokens: SimpleNamespace) -> None:
+    foreign = Sessions("another key, of another service's").begin(_mark(tokens.view), secure=False)
     assert me(client(app), headers={"Cookie": foreign.split(";")[0]}) == (401, None)
 
 
@@ -285,9 +291,20 @@ class Yesterday(TimestampSigner):
         return super().get_timestamp() - LASTS_S - 1
 
 
-def test_a_session_ends_after_half_a_day(app: FastAPI) -> None:
+def test_a_session_of_another_service_with_the_same_key_is_none(
+    app: FastAPI, tokens: SimpleNamespace, bare: Service
+) -> None:
+    """By default one user's services share their key, and browsers send a cookie to every port."""
+    looker = logged_in(bare.app(), bare.token("looker", Role.VIEW))
+    session = looker.cookies[COOKIE]
+    assert me(looker) == (200, "looker")
+    assert me(client(app), headers={"Cookie": f"{COOKIE}={session}"}) == (401, None)
+
+
+def test_a_session_ends_after_half_a_day(app: FastAPI, tokens: SimpleNamespace) -> None:
     how = {"salt": "autotune.session", "digest_method": hashlib.sha256, "key_derivation": "hmac"}
-    fresh, old = (kind(KEY, **how).sign("1").decode() for kind in (TimestampSigner, Yesterday))
+    kinds, token = (TimestampSigner, Yesterday), _mark(tokens.view)
+    fresh, old = (kind(KEY, **how).sign(token).decode() for kind in kinds)
     assert me(client(app), headers={"Cookie": f"{COOKIE}={fresh}"}) == (200, "watcher")
     assert me(client(app), headers={"Cookie": f"{COOKIE}={old}"}) == (401, None)
 
