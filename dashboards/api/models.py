@@ -26,7 +26,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 Words = Annotated[str, Field(max_length=LONGEST_WORDS, pattern=r"^[^\x00]*$")]
 Address = Annotated[str, Field(max_length=300, pattern=r"^[^\x00\s]+:[0-9]+$")]
 """host:port"""
-Name = Annotated[str, InPath(min_length=1, max_length=200)]
+Name = Annotated[str, InPath(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
 
 
 class _Given(BaseModel):

@@ -46,6 +46,8 @@ class Page:
 
 def find(pages: Sequence[Page], path: str, query: str = "") -> tuple[Page, Asked] | None:
     """The page of a path, with what the address says; None if there is none."""
+    if "\0" in path:  # nothing is called so, and not every database can be asked for it
+        return None
     plain = path.rstrip("/") or "/"
     for page in pages:
         asked = page.asked(plain)

@@ -182,8 +182,11 @@ class Guard:
 
 
 def _local(scope: Scope, headers: Headers) -> tuple[Identity | None, Refused | None]:
-    """No token is needed on this machine; what a proxy passes on comes from somewhere else."""
-    if is_loopback(address_of(scope)) and not forwarded(headers):
+    """No token is needed on this machine; what a proxy passes on comes from somewhere else. (One
+    that was told nothing, as nginx, says so by no header; many of them speak HTTP/1.0 then, which
+    no browser does.)"""
+    passed_on = forwarded(headers) or scope["http_version"] == "1.0"
+    if is_loopback(address_of(scope)) and not passed_on:
         return LOCAL, None
     return None, _unknown("from another machine, or through a proxy, a token is needed")
 

@@ -166,6 +166,13 @@ def test_what_a_proxy_passes_on_is_not_from_this_machine(bare: Service, header: 
     assert me(client(bare.app()), headers={header: "127.0.0.1"}) == (401, None)
 
 
+def test_nor_is_what_a_proxy_passes_on_that_was_told_nothing(bare: Service) -> None:
+    """By default nginx adds no header, and speaks HTTP/1.0."""
+    asked = b"GET /api/v1/me HTTP/1.%d\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answers = [raw(bare.app(), asked % version) for version in (0, 1)]
+    assert [answer.split(b" ")[1] for answer in answers] == [b"401", b"200"]
+
+
 def test_another_machines_address_is_not_this_machine(bare: Service) -> None:
     app = bare.app()
     assert me(client(app, client=("10.0.0.9", 4000))) == (401, None)
@@ -386,6 +393,15 @@ def test_a_login_leads_nowhere_but_to_this_site(
 def test_what_a_visitor_wants_is_text_in_the_form(app: FastAPI) -> None:
     form = client(app).get("/login", params={"next": '/"><script>alert(1)</script>'})
     assert "<script>alert" not in form.text
+
+
+def test_a_form_of_more_fields_than_the_page_has_is_not_read(
+    app: FastAPI, tokens: SimpleNamespace
+) -> None:
+    fields = "&".join([f"token={tokens.view}", *["x=1"] * 8])
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = client(app, client=("10.2.0.2", 1)).post("/login", content=fields, headers=kind)
+    assert answer.status_code == 401
 
 
 def test_a_wrong_token_is_told_and_begins_no_session(app: FastAPI) -> None:

@@ -2,6 +2,7 @@
 // The plots' library is large, and Dash asks for it only once a page with a plot is there: where it
 // will be needed it is fetched from the start, elsewhere when there is nothing else to do.
 (() => {
+  if (location.pathname === "/login") return;  // who has not logged in is given none of it
   const ahead = document.createElement("link");
   ahead.href = "/_dash-component-suites/plotly/package_data/plotly.min.js";
   ahead.as = "script";
