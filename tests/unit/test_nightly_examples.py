@@ -15,8 +15,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from autotune.adapters.scheduling import trigger
-from autotune.cli import cli
 from autotune.studyfile import read_study_file
+from tests.commands import understood
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "nightly"
@@ -56,23 +56,10 @@ def _unit(kind: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
 
 
-def _understood(argv: list[str]) -> click.Context:
-    """Parsed as the command line is, and not run. UsageError for what there is not."""
-    command: click.Command = cli
-    context = cli.make_context(argv[0], argv[1:])
-    while isinstance(command, click.Group):
-        name, inner, rest = command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
-        assert inner is not None
-        command = inner
-        context = inner.make_context(name, list(rest), parent=context)
-    return context
-
-
 @pytest.mark.parametrize("argv", [*_command_lines()], ids=" ".join)
 def test_every_command_line_is_one_of_autotunes(argv: list[str]) -> None:
-    context = _understood(argv)
+    context = understood(argv)
+    assert context is not None
     if context.info_name == "nightly":
         assert context.params["once"]
     else:
@@ -82,7 +69,7 @@ def test_every_command_line_is_one_of_autotunes(argv: list[str]) -> None:
 
 def test_a_command_line_of_no_autotune_would_be_told() -> None:
     with pytest.raises(click.UsageError):
-        _understood(["autotune", "nightly", "--onec"])
+        understood(["autotune", "nightly", "--onec"])
 
 
 def test_cron_and_kubernetes_start_at_times_that_there_are() -> None:
