@@ -47,11 +47,20 @@ class JobStore(Protocol):
     def jobs(self, *, states: Sequence[JobState] = (), limit: int = 100) -> Sequence[Job]:
         """Newest first; all states where none is named."""
 
+    def ended(self, states: Sequence[JobState], *, since: float) -> Sequence[Job]:
+        """Those that have ended like that since, in the order in which they did."""
+
     def claim(
-        self, owner: str, *, ttl_s: float, measuring: bool, place: Place = SOMEWHERE
+        self,
+        owner: str,
+        *,
+        ttl_s: float,
+        measuring: bool,
+        place: Place = SOMEWHERE,
+        but_not: Collection[int] = (),
     ) -> Job | None:
-        """Lease the oldest queued job that can begin at ``place`` to ``owner`` for ``ttl_s``
-        seconds.
+        """Lease the oldest queued job that can begin at ``place``, and is none of ``but_not``, to
+        ``owner`` for ``ttl_s`` seconds.
 
         ``measuring``: jobs that need devices, or those that need none. Jobs whose worker has let
         its lease run out are first put back into the queue, or failed after `ATTEMPTS`. A job

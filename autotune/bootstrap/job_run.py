@@ -119,24 +119,29 @@ def _night(work: _Work) -> int:
 
 
 def _promotion(work: _Work) -> int:
-    promotion_id = work.job.payload["promotion"]
-    promotion = promote_now(work.store, promotion_id, by=work.job.created_by, listen=work.listen)
-    return _as_wanted(promotion, PromotionState.DONE)
+    return _until(
+        work,
+        PromotionState.DONE,
+        lambda number, by: promote_now(work.store, number, by=by, listen=work.listen),
+    )
 
 
 def _rollback(work: _Work) -> int:
-    promotion = roll_back_now(
-        work.store,
-        work.job.payload["promotion"],
-        by=work.job.created_by,
-        why=work.job.payload.get("why", ""),
-        listen=work.listen,
+    why = work.job.payload.get("why", "")
+    return _until(
+        work,
+        PromotionState.ROLLED_BACK,
+        lambda number, by: roll_back_now(work.store, number, by=by, why=why, listen=work.listen),
     )
-    return _as_wanted(promotion, PromotionState.ROLLED_BACK)
 
 
-def _as_wanted(promotion: Promotion, state: PromotionState) -> int:
-    if promotion.state is not state:
+def _until(work: _Work, wanted: PromotionState, act: Callable[[int, str], Promotion]) -> int:
+    """An earlier attempt may have done it, whose end was not stored any more."""
+    number = work.job.payload["promotion"]
+    promotion = work.store.promotions.promotion(number)
+    if promotion.state is not wanted:
+        promotion = act(number, work.job.created_by)
+    if promotion.state is not wanted:
         raise AutotuneError(
             f"promotion {promotion.id} is {promotion.state}", value=promotion.reason or None
         )

@@ -8,15 +8,16 @@ worker, the job's process is ended.
 from __future__ import annotations
 
 import platform
+import signal
 import socket
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import structlog
 from tenacity import (
@@ -28,7 +29,7 @@ from tenacity import (
 )
 
 from autotune.adapters import machine
-from autotune.adapters.triton.process import ChildProcess, Command
+from autotune.adapters.triton.process import ChildProcess, Command, tail
 from autotune.bootstrap.bench import lock_name
 from autotune.bootstrap.jobs import folder_name
 from autotune.bootstrap.last_words import LastWords
@@ -46,6 +47,13 @@ _LOOK_S = 0.2
 _AGAIN_S = 2.0
 _LOG_LINES = 15
 _LONGEST = 2000
+
+_Left: TypeAlias = tuple[JobState, str]
+"""The state that a job is left in, and why."""
+_LOST: _Left = JobState.QUEUED, "its worker could not renew its lease"
+_CANCELLED: _Left = JobState.CANCELLED, "cancelled while it ran"
+_STOPPED: _Left = JobState.QUEUED, "the service was stopped; it goes on with the next one"
+_KILLED = 128 + signal.SIGKILL
 
 log = structlog.get_logger("autotune.worker")
 
@@ -140,7 +148,8 @@ class Worker:
 
 @dataclass(slots=True, kw_only=True)
 class _Lane:
-    """One job at a time."""
+    """One job at a time. ``put_off``: until when, by the monotonic clock, jobs are left alone that
+    could not be done: others, that can, do not wait behind them."""
 
     store: JobStore
     owner: str
@@ -152,6 +161,7 @@ class _Lane:
     place: Place
     occupied: Callable[[], bool]
     stopping: threading.Event
+    put_off: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -160,19 +170,32 @@ class _Lane:
             except (AutotuneError, OSError) as exc:
                 log.warning("worker cannot work now", why=str(exc))
                 wait_s = self.timing.later_s
+            except Exception:  # what nobody foresaw costs this job, not all that wait
+                log.exception("worker failed")
+                wait_s = self.timing.later_s
             self.stopping.wait(wait_s)
 
     def _next(self) -> float:
         """Do a job, if there is one; says how many seconds to wait before the next."""
         if self.measuring and self.occupied():
             return self.timing.poll_s
+        asked = time.monotonic()
+        self.put_off = {each: until for each, until in self.put_off.items() if until > asked}
         job = self.store.claim(
-            self.owner, ttl_s=self.timing.lease_s, measuring=self.measuring, place=self.place
+            self.owner,
+            ttl_s=self.timing.lease_s,
+            measuring=self.measuring,
+            place=self.place,
+            but_not=self.put_off.keys(),
         )
         if job is None:
             return self.timing.poll_s
         log.info("job begins", job=job.id, kind=str(job.kind), attempt=job.attempt)
-        state = _Run(lane=self, job=job).carry_out()
+        run = _Run(lane=self, job=job, claimed_at=asked)
+        state = run.carry_out()
+        if state is JobState.QUEUED and run.exit_code == LATER:
+            self.put_off[job.id] = time.monotonic() + self.timing.later_s
+            return 0.0
         return self.timing.later_s if state is JobState.QUEUED else 0.0
 
 
@@ -183,61 +206,87 @@ class _Run:
 
     lane: _Lane
     job: Job
+    claimed_at: float
     good_until: float = 0.0
     cancel: bool = False
+    exit_code: int | None = None
     over: threading.Event = field(default_factory=threading.Event)
 
     def carry_out(self) -> JobState | None:
         """The state that it was left in; None where it was lost to someone else."""
-        self._renewed(time.monotonic())
+        self._renewed(self.claimed_at)
+        if self._lost():  # to claim it took that long
+            self._renew()
         heart = threading.Thread(target=self._beat, name=f"lease of job {self.job.id}", daemon=True)
         heart.start()
         try:
-            state, reason, exit_code = self._done()
+            state, reason = _LOST if self._lost() else self._done()
         finally:
             self.over.set()
             heart.join()
-        return self._leave(state, reason, exit_code)
+        return self._leave(state, reason)
 
-    def _done(self) -> tuple[JobState, str, int | None]:
+    def _done(self) -> _Left:
         output = self.lane.logs / f"{folder_name(self.job)}.log"
-        before = output.stat().st_size if output.exists() else 0
-        with closing(LastWords()) as words:
+        with ExitStack() as stack:
             try:
-                child = ChildProcess(
-                    words.asked_of(self.lane.command(self.job)),
-                    log=output,
-                    grace_s=self.lane.timing.grace_s,
-                )
-            except OSError as exc:
-                return JobState.FAILED, f"its process could not be begun: {exc}", None
-            self._attend(child)
+                before = output.stat().st_size if output.exists() else 0
+                words = stack.enter_context(closing(LastWords()))
+                child = self._begun(words, output)
+            except OSError as exc:  # the system's fault: no other job could begin either
+                return JobState.QUEUED, f"its process could not be begun: {exc}"
+            stack.callback(child.close)
+            asked_to = self._attend(child)
+            self.exit_code = child.exit_status
             logged, said = _logged(output, before), words.heard()
         last = logged if said in logged else said
-        state, reason = self._outcome(child, masked(last[-_LONGEST:]))
-        return state, reason, child.exit_status
+        return self._outcome(child, asked_to, masked(last)[-_LONGEST:])
 
-    def _attend(self, child: ChildProcess) -> None:
+    def _begun(self, words: LastWords, output: Path) -> ChildProcess:
+        """Where this process is gone, it ends before the lease does."""
+        timing = self.lane.timing
+        return ChildProcess(
+            words.asked_of(self.lane.command(self.job)),
+            log=output,
+            grace_s=timing.grace_s,
+            orphaned_s=min(timing.grace_s, timing.lease_s * 2 / 3),
+        )
+
+    def _attend(self, child: ChildProcess) -> _Left | None:
+        """Until it has ended. Where it was asked to: how the job is left then, if it is not done,
+        whatever happens meanwhile."""
         while not child.wait(_LOOK_S):
-            if self._lost() or self.cancel or self.lane.stopping.is_set():
+            if self._lost():
+                child.close(within_s=self.lane.timing.lease_s / 3)
+                return _LOST
+            if self.cancel or self.lane.stopping.is_set():
                 child.close()
+                return _CANCELLED if self.cancel else _STOPPED
+        return None
 
     def _beat(self) -> None:
         """Until the job is over, or another worker's. (One beat may take as long as the database
         is waited for.)"""
-        timing = self.lane.timing
-        while not self.over.wait(timing.beat_s):
-            asked = time.monotonic()
-            try:
-                beat = self.lane.store.beat(self.lane.owner, self.job.id, ttl_s=timing.lease_s)
-            except AutotuneError as exc:
-                log.warning("lease not renewed", job=self.job.id, why=str(exc))
-                continue
-            self.cancel = beat.cancel
-            if not beat.held:
-                self.good_until = 0.0
+        while not self.over.wait(self.lane.timing.beat_s):
+            if not self._renew():
                 return
+
+    def _renew(self) -> bool:
+        """False where it is not this worker's any more."""
+        asked = time.monotonic()
+        try:
+            beat = self.lane.store.beat(
+                self.lane.owner, self.job.id, ttl_s=self.lane.timing.lease_s
+            )
+        except AutotuneError as exc:
+            log.warning("lease not renewed", job=self.job.id, why=str(exc))
+            return True
+        self.cancel = beat.cancel
+        if beat.held:
             self._renewed(asked)
+        else:
+            self.good_until = 0.0
+        return beat.held
 
     def _renewed(self, at: float) -> None:
         """Two thirds of the lease; the rest of it is for the job's process to end."""
@@ -246,23 +295,19 @@ class _Run:
     def _lost(self) -> bool:
         return time.monotonic() >= self.good_until
 
-    def _outcome(self, child: ChildProcess, last_words: str) -> tuple[JobState, str]:
-        if child.exit_status in DONE:
-            met = child.exit_status == 0
-            return JobState.DONE, "" if met else "no candidate meets the SLA"
-        if self._lost():
-            return JobState.QUEUED, "its worker could not renew its lease"
-        if self.cancel:
-            return JobState.CANCELLED, "cancelled while it ran"
-        if self.lane.stopping.is_set():
-            return JobState.QUEUED, "the service was stopped; it goes on with the next one"
-        if child.exit_status == LATER:
+    def _outcome(self, child: ChildProcess, asked_to: _Left | None, last_words: str) -> _Left:
+        status = child.exit_status
+        if status in DONE:
+            return JobState.DONE, "" if status == 0 else "no candidate meets the SLA"
+        if asked_to is not None:
+            return asked_to
+        if status == LATER:
             return JobState.QUEUED, last_words or "it cannot be done now"
-        return JobState.FAILED, last_words or f"its process {child.ending()}"
+        return JobState.FAILED, _why_failed(child, last_words)
 
-    def _leave(self, state: JobState, reason: str, exit_code: int | None) -> JobState | None:
-        told = log.bind(job=self.job.id, exit_code=exit_code)
-        if not self._end(state, reason, exit_code):
+    def _leave(self, state: JobState, reason: str) -> JobState | None:
+        told = log.bind(job=self.job.id, exit_code=self.exit_code)
+        if not self._end(state, reason):
             told.warning("job lost: another worker has it")
             return None
         told.info("job ends", state=str(state), reason=reason)
@@ -270,7 +315,7 @@ class _Run:
             self.lane.ended(self.lane.store.job(self.job.id))
         return state
 
-    def _end(self, state: JobState, reason: str, exit_code: int | None) -> bool:
+    def _end(self, state: JobState, reason: str) -> bool:
         """Kept trying as long as nobody else can have the job: what it came to would else be done
         again."""
         owner, left_s = self.lane.owner, self.good_until - time.monotonic()
@@ -285,7 +330,7 @@ class _Run:
         ):
             with attempt:
                 return self.lane.store.end(
-                    self.job.id, owner, state, reason=reason, exit_code=exit_code
+                    self.job.id, owner, state, reason=reason, exit_code=self.exit_code
                 )
         raise AssertionError("it is tried at least once")
 
@@ -294,11 +339,17 @@ def _why(failed: RetryCallState) -> str:
     return "" if failed.outcome is None else str(failed.outcome.exception())
 
 
+def _why_failed(child: ChildProcess, last_words: str) -> str:
+    """A crash is told before what was written last: that need not be about it."""
+    crashed = child.exit_status is not None and child.exit_status > 128
+    if last_words and not crashed:
+        return last_words
+    ending = f"its process {child.ending()}"
+    if child.exit_status == _KILLED:
+        ending += ", as the system does where memory runs out"
+    return f"{ending}; it wrote last:\n{last_words}" if last_words else ending
+
+
 def _logged(output: Path, since: int) -> str:
     """The last lines that a job's process wrote after the first ``since`` bytes of its log."""
-    if not output.is_file():
-        return ""
-    with output.open("rb") as stream:
-        stream.seek(since)
-        lines = deque(stream, maxlen=_LOG_LINES)
-    return b"".join(lines).decode(errors="replace").strip().removeprefix("autotune: ")
+    return tail(output, _LOG_LINES, since=since).strip().removeprefix("autotune: ")

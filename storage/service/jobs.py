@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, Select, delete, select, update
+from sqlalchemy import CursorResult, Select, Text, cast, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from autotune.core.errors import NotFound
@@ -15,6 +15,8 @@ from storage.service.database import Database, added, by_id
 from storage.service.tables import JobRow, LeaseRow, RunRow
 
 _NO_DEVICE = "job:"
+_LEFT = "seconds_left"
+"""In a job's progress."""
 
 
 class SqlJobStore:
@@ -50,6 +52,15 @@ class SqlJobStore:
         with self._database.read() as session:
             return [_job(row) for row in session.scalars(query)]
 
+    def ended(self, states: Sequence[JobState], *, since: float) -> Sequence[Job]:
+        query = (
+            select(JobRow)
+            .where(JobRow.state.in_([str(state) for state in states]), JobRow.ended_at >= since)
+            .order_by(JobRow.ended_at, JobRow.id)
+        )
+        with self._database.read() as session:
+            return [_job(row) for row in session.scalars(query)]
+
     def of_schedule(self, name: str, states: Sequence[JobState]) -> Sequence[Job]:
         """Of the runs of schedules of that name, newest first."""
         query = (
@@ -62,14 +73,20 @@ class SqlJobStore:
             return [_job(row) for row in session.scalars(query)]
 
     def claim(
-        self, owner: str, *, ttl_s: float, measuring: bool, place: Place = SOMEWHERE
+        self,
+        owner: str,
+        *,
+        ttl_s: float,
+        measuring: bool,
+        place: Place = SOMEWHERE,
+        but_not: Collection[int] = (),
     ) -> Job | None:
         with self._database.write() as session:
             self._database.one_at_a_time(session)
             now = self._database.common_now(session)
             _put_back_abandoned(session, now)
             held = set(session.scalars(select(LeaseRow.device)))
-            for job_id, devices in session.execute(_queued(measuring)).all():
+            for job_id, devices in session.execute(_first_of_each(measuring, but_not)).all():
                 wanted = [place.lease_of(device) for device in devices]
                 if held.isdisjoint(wanted):
                     wanted = wanted or [f"{_NO_DEVICE}{job_id}"]
@@ -105,11 +122,11 @@ class SqlJobStore:
         reason: str = "",
         exit_code: int | None = None,
     ) -> bool:
-        now = self._database.now()
         with self._database.write() as session:
             row = _row(session, job_id, lock=True)
             if not _is_owners(row, owner):
                 return False
+            now = self._database.common_now(session)
             session.execute(delete(LeaseRow).where(LeaseRow.job_id == job_id))
             row.exit_code = exit_code
             if state is JobState.QUEUED:
@@ -118,9 +135,9 @@ class SqlJobStore:
             return True
 
     def cancel(self, job_id: int) -> Job:
-        now = self._database.now()
         with self._database.write() as session:
             row = _row(session, job_id, lock=True)
+            now = self._database.common_now(session)
             if row.state == JobState.QUEUED:
                 _leave(row, JobState.CANCELLED, "cancelled before it began", now)
             elif row.state == JobState.RUNNING:
@@ -179,12 +196,14 @@ def _begun(
 
 
 def _leave(row: JobRow, state: JobState, reason: str, now: float) -> None:
-    """Out of its owner's hands. What is to be cancelled is not put back."""
+    """Out of its owner's hands: how long it still takes nobody knows any more. What is to be
+    cancelled is not put back."""
     if state is JobState.QUEUED and row.cancel:
         state = JobState.CANCELLED
     row.state = str(state)
     row.owner = None
     row.reason = reason
+    row.progress = {key: told for key, told in row.progress.items() if key != _LEFT}
     row.ended_at = now if state.ended else None
 
 
@@ -215,10 +234,15 @@ def job_row(  # noqa: PLR0913 - all that there is to a new job
     )
 
 
-def _queued(measuring: bool) -> Select[int, list[Any]]:
+def _first_of_each(measuring: bool, but_not: Collection[int]) -> Select[int, list[Any]]:
+    """Of the jobs that wait, the oldest of those that need the same devices: where it has to wait
+    for them, so have the others, however many."""
+    waiting = (JobRow.state == str(JobState.QUEUED), JobRow.measuring == measuring)
+    first = func.min(JobRow.id)
+    of_each = select(first).where(*waiting, JobRow.id.not_in(list(but_not)))
     return (
         select(JobRow.id, JobRow.devices)
-        .where(JobRow.state == str(JobState.QUEUED), JobRow.measuring == measuring)
+        .where(JobRow.id.in_(of_each.group_by(cast(JobRow.devices, Text))))
         .order_by(JobRow.id)
     )
 

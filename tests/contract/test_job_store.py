@@ -108,6 +108,13 @@ def test_an_empty_queue_gives_nothing(jobs: JobStore) -> None:
     assert _claimed(jobs, measuring=False) is None
 
 
+def test_what_is_put_off_is_passed_over(jobs: JobStore) -> None:
+    first, second = _submitted(jobs, CPU), _submitted(jobs, CPU)
+    job = jobs.claim("w1", ttl_s=30, measuring=True, but_not=[first])
+    assert job is not None
+    assert job.id == second
+
+
 def test_a_lane_is_given_only_its_own_jobs(jobs: JobStore) -> None:
     measures, promotes = _submitted(jobs, CPU), _submitted(jobs)
     assert _claimed(jobs, measuring=False) == promotes
@@ -162,6 +169,20 @@ def test_leases_tell_who_has_which_device(jobs: JobStore, clock: Clock) -> None:
     assert jobs.leases() == {CPU: f"job {first} of w1", GPU: f"job {first} of w1"}
     clock.at += 31
     assert jobs.leases() == {}
+
+
+def test_those_that_have_ended_since_come_in_the_order_in_which_they_did(
+    jobs: JobStore, clock: Clock
+) -> None:
+    long_ago, last, first, runs = (_submitted(jobs, f"{number}") for number in range(4))
+    jobs.cancel(long_ago)
+    for job_id in (first, last):
+        clock.at += 10
+        jobs.cancel(job_id)
+    jobs.claim("w1", ttl_s=30, measuring=True)
+    found = jobs.ended([JobState.CANCELLED, JobState.DONE], since=1010.0)
+    assert [job.id for job in found] == [first, last]
+    assert jobs.job(runs).state is JobState.RUNNING
 
 
 # -------------------------------------------------------------------------------- beat and end
@@ -226,6 +247,17 @@ def test_a_job_put_back_waits_again_and_its_attempt_does_not_count(
     assert _claimed(others, "w2") == job_id
 
 
+@pytest.mark.parametrize("state", [JobState.DONE, JobState.QUEUED])
+def test_how_long_a_job_still_takes_is_not_known_once_it_is_left(
+    jobs: JobStore, state: JobState
+) -> None:
+    job_id = _submitted(jobs, CPU)
+    _claimed(jobs)
+    jobs.set_progress(job_id, {"stage": "trial", "seconds_left": 40.0})
+    jobs.end(job_id, "w1", state)
+    assert jobs.job(job_id).progress == {"stage": "trial"}
+
+
 def test_a_job_is_ended_once_and_only_by_its_worker(jobs: JobStore) -> None:
     job_id = _submitted(jobs, CPU)
     assert not jobs.end(job_id, "w1", JobState.DONE)
@@ -283,6 +315,11 @@ def test_machines_whose_clocks_differ_agree_on_a_lease(shared: str) -> None:
         assert fast.jobs.leases() == {CPU: f"job {job_id} of slow"}
         assert slow.jobs.beat("slow", job_id, ttl_s=30).held
         assert _claimed(fast.jobs, "fast") is None
+        slow.jobs.end(job_id, "slow", JobState.DONE)
+        job = slow.jobs.job(job_id)
+        assert job.started_at is not None
+        assert job.ended_at is not None
+        assert 0 <= job.ended_at - job.started_at < 60
 
 
 def test_a_lease_counts_from_when_the_database_was_free(tmp_path: Path, migrated: Path) -> None:

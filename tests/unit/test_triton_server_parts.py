@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -204,6 +205,25 @@ def test_a_child_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) 
     assert "SIGKILL" in child.ending()
 
 
+ASKS = f"""
+import sys, time
+from pathlib import Path
+from autotune.adapters.triton.process import ChildProcess, Command
+command = Command(argv=[sys.executable, "-u", "-c", {STUBBORN!r}])
+child = ChildProcess(command, log=Path(sys.argv[1]), grace_s=3600, orphaned_s=0.2)
+time.sleep(60)
+"""
+
+
+def test_a_child_whose_parent_is_killed_has_a_grace_of_its_own(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ASKS, str(tmp_path / "log")]) as parent:
+        wait_for(tmp_path / "log", "up")
+        left = psutil.Process(parent.pid).children(recursive=True)
+        parent.kill()
+    assert len(left) == 2
+    assert psutil.wait_procs(left, timeout=20)[1] == []
+
+
 def test_a_grandchild_in_a_session_of_its_own_does_not_escape(tmp_path: Path) -> None:
     child = run(tmp_path, PARENT)
     wait_for(child.log, "up")
@@ -245,6 +265,15 @@ def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
     assert tail(log, 3) == ""
     log.write_text("".join(f"{n}\n" for n in range(10)))
     assert tail(log, 2) == "8\n9"
+    assert tail(log, 9, since=16) == "8\n9"
+
+
+def test_of_a_line_that_never_ends_the_tail_is_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 1_000_000 + b"end")
+    last = tail(log, 1)
+    assert last.endswith("end")
+    assert len(last) < 500_000
 
 
 # --------------------------------------------------------------------------- what Triton refuses

@@ -21,9 +21,12 @@ from autotune.bootstrap.worker import LATER, Timing, Worker, someone_measures
 from autotune.core.errors import StoreFailed
 from autotune.core.jobs import Beat, Job, JobKind, JobState
 from storage.service import ServiceStore
+from tests.integration.studies import command_line
 
 QUICK = Timing(lease_s=30, beat_s=0.05, poll_s=0.02, later_s=0.05, grace_s=5)
 SLEEPS = "import time; time.sleep(60)"
+MARK = uuid.uuid4().hex
+"""What each job's process has among its arguments."""
 MEASURING = ("here/cpu",)
 
 
@@ -79,7 +82,7 @@ class Bench:
 
 
 def _command(job: Job) -> Command:
-    return Command(argv=[sys.executable, "-c", job.payload["code"]])
+    return Command(argv=[sys.executable, "-c", job.payload["code"], MARK])
 
 
 def begun(
@@ -92,9 +95,9 @@ def begun(
 
 
 def no_process() -> bool:
-    """None of a job's: a database server of other tests may be a child of this process too."""
+    """None of a job's: this process may have other children, from other tests."""
     mine = psutil.Process().children(recursive=True)
-    return not [process for process in mine if process.name() != "postgres"]
+    return not [process for process in mine if MARK in command_line(process)]
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         ("raise SystemExit(3)", JobState.DONE, "no candidate meets the SLA"),
         ("raise SystemExit('autotune: the disk is full')", JobState.FAILED, "the disk is full"),
         (
-            "raise SystemExit('no answer from postgresql://me:hidden@db/x')",
+            "raise SystemExit('no answer from postgresql://me:' + 'hidden' * 400 + '@db/x')",
             JobState.FAILED,
             "no answer from postgresql://…@db/x",
         ),
@@ -120,6 +123,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
             "import os; os.kill(os.getpid(), 11)",
             JobState.FAILED,
             "its process was ended by SIGSEGV",
+        ),
+        (
+            "import os; print('a warning', flush=True); os.kill(os.getpid(), 9)",
+            JobState.FAILED,
+            "its process was ended by SIGKILL, as the system does where memory runs out;"
+            " it wrote last:\na warning",
         ),
     ],
 )
@@ -148,6 +157,16 @@ def test_where_the_log_cannot_be_written_the_jobs_own_words_are_told_all_the_sam
     assert job.reason == "the disk is full: /srv/work"
 
 
+def test_a_job_that_cannot_be_begun_waits_until_it_can(bench: Bench) -> None:
+    logs = bench.folder / "logs"
+    logs.touch()  # no folder for the log
+    bench.worker()
+    job_id = bench.submit("")
+    bench.wait(lambda: "could not be begun" in bench.job(job_id).reason, "nothing is told")
+    logs.unlink()
+    assert bench.until(job_id, JobState.DONE).attempt == 1
+
+
 def test_a_program_that_is_not_there_fails_the_job_and_not_the_worker(bench: Bench) -> None:
     bench.worker()
     bench.until(bench.submit("import os; os.execv('/nowhere', ['x'])"), JobState.FAILED)
@@ -174,6 +193,13 @@ def test_what_cannot_be_done_now_is_tried_again_and_costs_no_attempt(bench: Benc
     bench.worker()
     job_id = bench.submit(twice(bench, f"sys.exit({LATER})", "sys.exit(0)"))
     assert bench.until(job_id, JobState.DONE).attempt == 1
+
+
+def test_nobody_waits_behind_what_cannot_be_done_now(bench: Bench) -> None:
+    put_off = bench.submit(f"raise SystemExit({LATER})")
+    bench.worker(timing=Timing(poll_s=0.02, later_s=3600))
+    bench.until(bench.submit(""), JobState.DONE)
+    assert bench.job(put_off).state is JobState.QUEUED
 
 
 # ---------------------------------------------------------------------------------------- lanes
@@ -253,11 +279,12 @@ def test_a_job_that_is_deaf_to_its_end_is_killed_after_the_grace(bench: Bench) -
 
 # --------------------------------------------------------------------------------------- leases
 class Flaky:
-    """A job store that does not answer while ``away``, takes its time while ``hung``, gives out a
-    job only once, and refuses so many ends."""
+    """A job store that does not answer while ``away``, or raises ``fault``, takes its time while
+    ``hung``, gives out a job only once, and refuses so many ends."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, fault: Exception | None = None) -> None:
         self._store = store
+        self._fault = fault or StoreFailed("the database does not answer")
         self.away = False
         self.hung = threading.Event()
         self._given = False
@@ -288,7 +315,7 @@ class Flaky:
 
     def _answer(self) -> None:
         if self.away:
-            raise StoreFailed("the database does not answer")
+            raise self._fault
 
 
 def test_a_job_that_another_worker_has_is_ended_here_and_left_alone(bench: Bench) -> None:
@@ -303,23 +330,34 @@ def test_a_job_that_another_worker_has_is_ended_here_and_left_alone(bench: Bench
     assert (job.state, job.owner) == (JobState.RUNNING, "another")
 
 
-def test_a_job_whose_lease_cannot_be_renewed_is_ended_and_put_back(bench: Bench) -> None:
+def test_a_job_whose_lease_could_not_be_renewed_is_put_back_though_it_is_renewed_as_it_ends(
+    bench: Bench,
+) -> None:
     store = Flaky(bench.jobs)
     bench.worker(jobs=store, timing=Timing(lease_s=3, beat_s=0.05, poll_s=0.02))
-    job_id = begun(bench)
+    asked = f"pathlib.Path({str(bench.folder / 'asked')!r})"
+    ends = f"def end(*_):\n    {asked}.touch(); time.sleep(0.3); sys.exit(1)\n"
+    first = f"import pathlib, signal, sys, time\n{ends}signal.signal(15, end)\n"
+    job_id = begun(bench, first=first)
     store.away = True
-    job = bench.until(job_id, JobState.QUEUED)
-    assert "lease" in job.reason
+    bench.wait(lambda: bench.touched("asked"), "it was not asked to end")
+    store.away = False
+    job = bench.until(job_id, JobState.QUEUED, JobState.FAILED)
+    assert (job.state, job.reason) == (JobState.QUEUED, "its worker could not renew its lease")
     assert no_process()
 
 
-def test_a_heartbeat_that_hangs_keeps_no_job_beyond_its_lease(bench: Bench) -> None:
+def test_a_heartbeat_that_hangs_keeps_no_job_beyond_its_lease_though_it_is_deaf(
+    bench: Bench,
+) -> None:
     store = Flaky(bench.jobs)
-    bench.worker(jobs=store, timing=Timing(lease_s=3, beat_s=0.05, poll_s=0.02))
-    begun(bench)
+    bench.worker(jobs=store, timing=Timing(lease_s=3, beat_s=0.05, poll_s=0.02, grace_s=3600))
+    begun(bench, first="import signal; signal.signal(15, signal.SIG_IGN); ")
     store.hung.set()
-    bench.wait(no_process, "its process goes on")
-    store.hung.clear()
+    try:
+        bench.wait(no_process, "its process goes on")
+    finally:
+        store.hung.clear()
 
 
 def test_a_heartbeat_that_fails_is_no_reason_to_end_a_job(bench: Bench) -> None:
@@ -360,8 +398,11 @@ def test_a_dead_workers_job_is_taken_over_when_its_lease_has_run_out(bench: Benc
     assert bench.until(job_id, JobState.DONE).attempt == 2
 
 
-def test_a_database_that_is_away_for_a_while_does_not_end_the_worker(bench: Bench) -> None:
-    store = Flaky(bench.jobs)
+@pytest.mark.parametrize("fault", [None, ValueError("'future' is not a valid JobKind")])
+def test_a_database_that_is_away_or_not_understood_for_a_while_does_not_end_the_worker(
+    bench: Bench, fault: Exception | None
+) -> None:
+    store = Flaky(bench.jobs, fault)
     store.away = True
     worker = bench.worker(jobs=store)
     time.sleep(0.1)

@@ -2,10 +2,11 @@
 
 Run as a script, by process.py: ``exec_guard.py '{"parent": 12, "command": [...], …}'``. It starts
 the command as its child and ends it, with all descendants, when the parent is gone (looked at ten
-times a second, by id: a thread's end is no parent's end), on SIGTERM (the command gets SIGTERM and
-``grace_s`` first) or on SIGINT (at once). As a subreaper it inherits orphans, so that a server's
-helper processes cannot escape by losing their parent. At the end it removes what the command left
-in shared memory and runs a closing command. Exits as the command did.
+times a second, by id: a thread's end is no parent's end; the command gets SIGTERM and
+``orphaned_s`` first), on SIGTERM (SIGTERM and ``grace_s`` first) or on SIGINT (at once). As a
+subreaper it inherits orphans, so that a server's helper processes cannot escape by losing their
+parent. At the end it removes what the command left in shared memory and runs a closing command.
+Exits as the command did.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ def main(order: dict[str, Any]) -> int:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _step_back(order["nice"])
 
+    def orphaned() -> bool:
+        return bool(os.getppid() != order["parent"])
+
     def unwanted() -> bool:
-        return asked.now or asked.softly or os.getppid() != order["parent"]
+        return asked.now or asked.softly or orphaned()
 
     child = subprocess.Popen(
         order["command"],
@@ -66,8 +70,13 @@ def main(order: dict[str, Any]) -> int:
     _wait(child, unwanted)
     if child.poll() is None and not asked.now:
         child.terminate()
-        deadline = time.monotonic() + order["grace_s"]
-        _wait(child, lambda: asked.now or time.monotonic() > deadline)
+        since = time.monotonic()
+
+        def enough() -> bool:
+            lasts_s = order["orphaned_s"] if orphaned() else order["grace_s"]
+            return asked.now or time.monotonic() > since + lasts_s
+
+        _wait(child, enough)
     _kill_descendants(child)
     status = child.wait()
     _clean(order)

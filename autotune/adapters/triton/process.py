@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import psutil
 
 _GUARD = Path(__file__).with_name("exec_guard.py")
 _MARGIN_S = 10.0
+_TAIL_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,18 @@ class Command:
 class ChildProcess:
     """Runs a command under `exec_guard`, in a session of its own, its output added to ``log``.
 
-    ``nice`` is added to its niceness; ``grace_s`` is how long it has between SIGTERM and SIGKILL.
+    ``nice`` is added to its niceness; ``grace_s`` is how long it has between SIGTERM and SIGKILL,
+    ``orphaned_s`` where this process is gone.
     """
 
     def __init__(
-        self, command: Command, *, log: Path, nice: int = 0, grace_s: float = 10.0
+        self,
+        command: Command,
+        *,
+        log: Path,
+        nice: int = 0,
+        grace_s: float = 10.0,
+        orphaned_s: float | None = None,
     ) -> None:
         self.log = log
         self._grace_s = grace_s
@@ -46,6 +53,7 @@ class ChildProcess:
             "command": list(command.argv),
             "nice": nice,
             "grace_s": grace_s,
+            "orphaned_s": grace_s if orphaned_s is None else orphaned_s,
             "shm_prefix": command.shm_prefix,
             "after": list(command.after),
         }
@@ -92,9 +100,15 @@ class ChildProcess:
         """The command's process and all its descendants, without the guard."""
         return [process.pid for process in self._descendants()]
 
-    def close(self) -> None:
-        """SIGTERM, and SIGKILL after the grace; returns when all of it is gone. Twice is fine."""
-        self._end(signal.SIGTERM, self._grace_s)
+    def close(self, *, within_s: float | None = None) -> None:
+        """SIGTERM, and SIGKILL after the grace, or ``within_s`` where that is less; returns when
+        all of it is gone. Twice is fine."""
+        if within_s is None or within_s >= self._grace_s:
+            self._end(signal.SIGTERM, self._grace_s)
+        elif self.running():
+            self._guard.send_signal(signal.SIGTERM)
+            self.wait(within_s)
+            self.kill()
 
     def kill(self) -> None:
         """SIGKILL to all of it, for one that hangs; returns when nothing of it is left."""
@@ -127,10 +141,14 @@ class ChildProcess:
             return []
 
 
-def tail(log: Path, lines: int) -> str:
-    """The last lines of a text file; empty where there is none."""
+def tail(log: Path, lines: int, *, since: int = 0) -> str:
+    """The last lines of a text file, of what stands after its first ``since`` bytes; empty where
+    there is none. However long it or a line of it is, no more than its end is read."""
     try:
-        with log.open(errors="replace") as stream:
-            return "".join(deque(stream, maxlen=lines)).rstrip()
+        with log.open("rb") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            stream.seek(max(since, end - _TAIL_BYTES))
+            last = stream.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
+    return "".join(last.splitlines(keepends=True)[-lines:]).rstrip()
