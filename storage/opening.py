@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
@@ -32,6 +33,16 @@ _ADVISORY_LOCK = 0x6175746F
 
 _SLICE_S = 2.0
 """How long SQLite itself waits for a lock: meanwhile Python hears no signal."""
+
+_LIBPQ = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""A server whose machine is gone, or cut off, is given up after seconds and not hours. What a URL
+says itself goes before."""
 
 _OTHER = "Give another path or URL with --db."
 
@@ -171,7 +182,7 @@ def _revision(connection: Connection, where: str) -> str | None:
 def _engine(url: URL, busy_timeout_s: float) -> Engine:
     try:
         if _sqlite_path(url) is None:
-            return create_engine(url, pool_pre_ping=True)
+            return _elsewhere(url, busy_timeout_s)
         engine = create_engine(url, connect_args={"timeout": min(_SLICE_S, busy_timeout_s)})
     except NoSuchModuleError as exc:
         raise InputRefused(
@@ -188,6 +199,23 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
     event.listen(engine, "connect", partial(_on_connect, busy_timeout_s=busy_timeout_s))
     event.listen(engine, "begin", partial(_on_begin, busy_timeout_s=busy_timeout_s))
     return engine
+
+
+def _elsewhere(url: URL, busy_timeout_s: float) -> Engine:
+    by_libpq = url.get_driver_name() in ("psycopg", "psycopg2")
+    ours = {key: value for key, value in _LIBPQ.items() if by_libpq and key not in url.query}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=ours)
+    if url.get_backend_name() != "postgresql":
+        return engine
+    event.listen(engine, "connect", partial(_bound_waits, busy_timeout_s=busy_timeout_s))
+    return engine
+
+
+def _bound_waits(connection: Any, _record: object, *, busy_timeout_s: float) -> None:
+    """Others' locks are waited for as long as SQLite's."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = {max(round(busy_timeout_s * 1000), 1)}")
+    connection.commit()
 
 
 def _on_connect(connection: sqlite3.Connection, _record: object, *, busy_timeout_s: float) -> None:

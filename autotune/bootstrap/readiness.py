@@ -15,6 +15,8 @@ from autotune.core.errors import StoreFailed
 from storage.service import ServiceStore
 
 EVERY_S = 5.0
+SILENT_S = 10.0
+"""So long a try to write may take; a database that is locked, or hangs, takes longer."""
 _PROBE = bytes(64 * 1024)
 
 log = structlog.get_logger("autotune.ready")
@@ -27,7 +29,8 @@ class Alive(Protocol):
 class Readiness:
     """What keeps the service from working, by names that anyone may read; why, in the log.
 
-    Writing is tried at most every few seconds, however often it is asked."""
+    Writing is tried at most every few seconds, however often it is asked, and by one at a time:
+    who asks meanwhile hears what was found last, or that the database takes too long."""
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Readiness:
         self._folder = folder
         self._now = now
         self._lock = threading.Lock()
+        self._begun_at = 0.0
         self._tried_at: float | None = None
         self._unwritable: Mapping[str, str] = {}
 
@@ -55,12 +59,18 @@ class Readiness:
         return [*self._not_written(), *found]
 
     def _not_written(self) -> list[str]:
-        with self._lock:
-            if self._tried_at is None or self._now() - self._tried_at >= EVERY_S:
+        if not self._lock.acquire(blocking=False):  # somebody else is trying
+            silent = self._now() - self._begun_at >= SILENT_S
+            return ["database"] if silent else list(self._unwritable)
+        try:
+            self._begun_at = self._now()
+            if self._tried_at is None or self._begun_at - self._tried_at >= EVERY_S:
                 unwritable = self._tried()
                 self._tell(unwritable)
                 self._unwritable, self._tried_at = unwritable, self._now()
-            return list(self._unwritable)
+        finally:
+            self._lock.release()
+        return list(self._unwritable)
 
     def _tried(self) -> Mapping[str, str]:
         found: dict[str, str] = {}

@@ -11,14 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from autotune.core.errors import AutotuneError
 from autotune.service_ports import Desks
 
 
@@ -45,11 +44,7 @@ def health_router(desks: Desks, registry: CollectorRegistry) -> APIRouter:
 
     @router.get("/metrics")
     def metrics() -> Response:
-        try:
-            text = generate_latest(registry)
-        except AutotuneError as exc:
-            raise HTTPException(503, "the database does not answer") from exc
-        return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return router
 

@@ -126,11 +126,14 @@ def test_requests_are_counted_by_route_and_not_by_path(service: Service) -> None
     assert counts["GET", "/{path}", "404"] == 2
 
 
-def test_a_database_that_does_not_answer_is_a_503(service: Service) -> None:
+def test_figures_that_cannot_be_read_are_a_503_that_says_why_and_not_where(
+    service: Service,
+) -> None:
     def away() -> Any:
-        raise StoreFailed("the database does not answer")
+        raise StoreFailed("the disk is full", value="/srv/autotune.db", told="the disk is full")
 
-    assert client(service, figures=away).get("/metrics").status_code == 503
+    answer = client(service, figures=away).get("/metrics")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the disk is full")
 
 
 # -------------------------------------------------------------------------------------- the log

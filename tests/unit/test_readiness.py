@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from autotune.bootstrap.readiness import EVERY_S, Readiness
+from autotune.bootstrap.readiness import EVERY_S, SILENT_S, Readiness
 from autotune.core.errors import StoreFailed
 from storage.service import ServiceStore
 
@@ -76,6 +76,21 @@ def test_writing_is_not_tried_at_every_question(bench: Bench) -> None:
     bench.at = EVERY_S - 1
     with no_room():
         assert bench.ready.problems() == []
+
+
+def test_a_database_that_takes_too_long_is_named_to_whoever_asks_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def hangs() -> None:
+        for seconds in (SILENT_S - 1, 1):
+            bench.at += seconds
+            asked.append(bench.ready.problems())
+
+    monkeypatch.setattr(bench.store, "refuse_unwritable", hangs)
+    assert bench.ready.problems() == []
+    assert asked == [[], ["database"]]
 
 
 def test_what_is_wrong_is_in_the_log_once(bench: Bench) -> None:
