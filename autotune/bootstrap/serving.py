@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -27,9 +28,9 @@ from autotune.bootstrap.guard import Limits
 from autotune.bootstrap.readiness import Readiness
 from autotune.bootstrap.schedules import begin_run
 from autotune.bootstrap.service import open_service
-from autotune.bootstrap.upkeep import Aftermath, Upkeep
+from autotune.bootstrap.upkeep import Aftermath, Forgetting, Upkeep
 from autotune.bootstrap.web import web_app
-from autotune.bootstrap.worker import Timing, Worker, job_command
+from autotune.bootstrap.worker import GRACE_S, Timing, Worker, job_command
 from autotune.core.errors import AutotuneError, InputRefused, Interrupted
 from autotune.core.jobs import Place
 from autotune.settings import Settings
@@ -39,6 +40,9 @@ from storage.service import ServiceStore
 SESSION_KEY = "session.key"
 _DRAIN_S = 5
 """How long requests under way may take when the service is stopped."""
+_BACKLOG = 2048
+_END_S = GRACE_S + 15
+"""How long its parts may take then: longer than a job that is asked to stop."""
 
 log = structlog.get_logger("autotune.serve")
 
@@ -48,7 +52,8 @@ class Asked:
     """``root`` is the folder that requests may name paths in, ``hosts`` are names that the service
     goes by besides its address, ``remotes`` hosts of Triton servers that requests may name,
     ``proxies`` addresses or networks of the proxies that are believed who asks through them.
-    ``lease_s``: how long a worker that gives no sign of life keeps its job."""
+    ``lease_s``: how long a worker that gives no sign of life keeps its job. ``keep_samples_days``:
+    how long the raw times of a study's requests are kept; None for ever."""
 
     db: str
     root: Path
@@ -60,6 +65,7 @@ class Asked:
     worker: bool = True
     scheduler: bool = True
     lease_s: float = 30.0
+    keep_samples_days: float | None = None
 
 
 class Part(Protocol):
@@ -123,12 +129,19 @@ def _run(server: uvicorn.Server, listening: socket.socket, parts: Mapping[str, P
 
 
 def _stop(parts: Sequence[Part]) -> None:
-    """All at once: one may have to wait for a job to end."""
-    threads = [threading.Thread(target=part.stop) for part in parts]
+    """All at once: one may have to wait for a job to end. What waits for a database that hangs is
+    left behind: its leases run out."""
+    threads = [
+        threading.Thread(target=part.stop, name=type(part).__name__.lower(), daemon=True)
+        for part in parts
+    ]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + _END_S
     for thread in threads:
-        thread.join()
+        thread.join(max(deadline - time.monotonic(), 0.0))
+        if thread.is_alive():
+            log.error("did not end: the database does not answer", part=thread.name)
 
 
 # ---------------------------------------------------------------------------------------- parts
@@ -143,7 +156,10 @@ def _parts(asked: Asked, store: ServiceStore, settings: Settings) -> Mapping[str
         notices=store.notices,
         settings=settings,
     )
-    upkeep = Upkeep(aftermath, store.notices, settings)
+    forgetting = None
+    if asked.keep_samples_days is not None:
+        forgetting = Forgetting(forget=store.forget_samples, days=asked.keep_samples_days)
+    upkeep = Upkeep(aftermath, store.notices, settings, forgetting=forgetting)
     parts: dict[str, Part] = {"upkeep": upkeep}
     if asked.worker:
         url = parse_url(asked.db).render_as_string(hide_password=False)
@@ -236,6 +252,7 @@ def _bound(asked: Asked, address: tuple[socket.AddressFamily, tuple[str, int]]) 
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
+        listening.listen(_BACKLOG)  # now: two that are bound may both believe that it is theirs
     except OSError as exc:
         listening.close()
         busy = exc.errno == errno.EADDRINUSE

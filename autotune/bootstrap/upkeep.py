@@ -1,4 +1,5 @@
-"""What the service sees to now and then: notices are sent, and what a lost job leaves is tidied."""
+"""What the service sees to now and then: notices are sent, what a lost job leaves is tidied, and
+what is kept for a while is removed."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
+from autotune.bootstrap.jobs import folder_name
 from autotune.bootstrap.notices import deliver_waiting, notify
-from autotune.core.errors import AutotuneError
+from autotune.bootstrap.worker import someone_measures
+from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.notices import Event, Notice
 from autotune.core.promotions import PromotionState
@@ -19,9 +24,13 @@ from autotune.service_ports import JobStore, NoticeStore, PromotionStore, Schedu
 from autotune.settings import Settings
 
 EVERY_S = 10.0
+TIDIED_S = 3600.0
 KEPT_DAYS = 30
+_DAY_S = 86_400.0
 _LATELY_S = 3600.0
 _LOOKED_AT = 200
+_AT_ONCE = 100
+"""Measurements whose raw times are removed in one step: others write to the database, too."""
 
 log = structlog.get_logger("autotune.upkeep")
 
@@ -48,17 +57,28 @@ class Aftermath:
         self._settings = settings
         self._now = now
         self._told: set[int] = set()
+        self._seen_to = now() - KEPT_DAYS * _DAY_S
 
     def see_to(self) -> None:
-        ended = (JobState.FAILED, JobState.CANCELLED)
-        for job in self._jobs.jobs(states=ended, limit=_LOOKED_AT):
-            if job.kind is JobKind.NIGHTLY:
-                self._end_night(job)
-            if job.kind is JobKind.PROMOTE:
-                self._end_promotion(job)
-            lately = job.ended_at is not None and self._now() - job.ended_at < _LATELY_S
-            if lately and job.state is JobState.FAILED:
-                self._tell(job)
+        """To those that have ended since it was asked last, and for some time before: clocks may
+        differ. One that cannot be seen to is told in the log and keeps no other from it."""
+        now = self._now()
+        since = min(self._seen_to, now) - _LATELY_S
+        for job in self._jobs.ended((JobState.FAILED, JobState.CANCELLED), since=since):
+            try:
+                self._follow(job, now)
+            except InputRefused as exc:
+                log.warning("nothing can follow from this job", job=job.id, why=str(exc))
+        self._seen_to = now
+
+    def _follow(self, job: Job, now: float) -> None:
+        lately = job.ended_at is not None and now - job.ended_at < _LATELY_S
+        if lately and job.state is JobState.FAILED:
+            self._tell(job)
+        if job.kind is JobKind.NIGHTLY:
+            self._end_night(job)
+        if job.kind is JobKind.PROMOTE:
+            self._end_promotion(job)
 
     def _end_night(self, job: Job) -> None:
         run = self._schedules.run(job.payload["run"])
@@ -88,14 +108,19 @@ class Aftermath:
             )
 
     def _tell(self, job: Job) -> None:
-        if job.id in self._told or self._is_told(job):
+        if job.id in self._told:
             return
+        if not self._is_told(job):
+            self._notify(job)
         self._told.add(job.id)
+
+    def _notify(self, job: Job) -> None:
         notify(
             self._notices,
             Event.FAILURE,
             f"{job.kind} {job.title} failed",
-            f"Job {job.id}, asked for by {job.created_by}, failed:\n{job.reason}",
+            f"Job {job.id}, asked for by {job.created_by}, failed:\n{job.reason}\n"
+            f"Next: {folder_name(job)}.log, among the service's logs, has all that it said.",
             {"job": job.id, "kind": str(job.kind), "title": job.title, "reason": job.reason},
             settings=self._settings.notify,
         )
@@ -103,9 +128,8 @@ class Aftermath:
     def _is_told(self, job: Job) -> bool:
         """By the job itself, by another process of the service, or by this one before it was
         started anew."""
-        since = job.started_at or job.created_at
         return any(
-            notice.created_at >= since and _is_about(notice, job)
+            notice.created_at >= job.created_at and _is_about(notice, job)
             for notice in self._notices.notices(limit=_LOOKED_AT)
         )
 
@@ -121,24 +145,56 @@ def _is_about(notice: Notice, job: Job) -> bool:
 
 
 def remove_old(settings: Settings, now: float) -> None:
-    """What jobs, and nights without a service, left below the service's folder `KEPT_DAYS` ago."""
+    """What jobs, and nights without a service, left below the service's folder `KEPT_DAYS` ago.
+    What cannot be removed stays, for the next time."""
     for kind in ("exports/job-*", "exports/run-*", "logs/job-*"):
         for left in settings.service_dir.glob(kind):
-            if now - left.stat().st_mtime < KEPT_DAYS * 86_400:
-                continue
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+            with suppress(OSError):
+                if now - left.stat().st_mtime < KEPT_DAYS * _DAY_S:
+                    continue
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgetting:
+    """Of studies that ended ``days`` ago the raw times of their requests are removed: by far the
+    most that the database holds. ``forget`` removes those of so many measurements, of studies that
+    had ended at a time, and says of how many."""
+
+    forget: Callable[[float, int], int]
+    days: float
+
+    def act(self, now: float, *, enough: Callable[[], bool]) -> int:
+        """In steps, until ``enough``; of how many measurements."""
+        forgotten = 0
+        while not enough():
+            step = self.forget(now - self.days * _DAY_S, _AT_ONCE)
+            forgotten += step
+            if step < _AT_ONCE:
+                break
+        return forgotten
 
 
 class Upkeep:
-    """A thread that sees to it every few seconds, and at once when `hurry` is called."""
+    """A thread that sees to it every few seconds, and at once when `hurry` is called. Each of its
+    duties is done though another cannot be."""
 
-    def __init__(self, aftermath: Aftermath, notices: NoticeStore, settings: Settings) -> None:
+    def __init__(
+        self,
+        aftermath: Aftermath,
+        notices: NoticeStore,
+        settings: Settings,
+        *,
+        forgetting: Forgetting | None = None,
+    ) -> None:
         self._aftermath = aftermath
         self._notices = notices
         self._settings = settings
+        self._forgetting = forgetting
+        self._tidied_at: float | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
@@ -160,12 +216,8 @@ class Upkeep:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                self._aftermath.see_to()
-                self._send()
-                remove_old(self._settings, time.time())
-            except (AutotuneError, OSError) as exc:
-                log.warning("upkeep failed", why=str(exc))
+            for duty in (self._aftermath.see_to, self._send, self._tidy):
+                _attempt(duty)
             self._wake.wait(EVERY_S)
             self._wake.clear()
 
@@ -174,5 +226,29 @@ class Upkeep:
         if sent:
             log.info("notices sent", count=sent)
 
+    def _tidy(self) -> None:
+        """While nothing is measured here: what is removed keeps the disk busy."""
+        now = time.monotonic()
+        lately = self._tidied_at is not None and now - self._tidied_at < TIDIED_S
+        if lately or someone_measures():
+            return
+        self._tidied_at = now
+        remove_old(self._settings, time.time())
+        if self._forgetting is not None:
+            forgotten = self._forgetting.act(
+                time.time(), enough=lambda: self._stopping.is_set() or someone_measures()
+            )
+            if forgotten:
+                log.info("raw times removed", measurements=forgotten)
+
     def _pause(self, seconds: float) -> None:
         self._stopping.wait(seconds)
+
+
+def _attempt(duty: Callable[[], None]) -> None:
+    try:
+        duty()
+    except (AutotuneError, OSError) as exc:
+        log.warning("upkeep failed", why=str(exc))
+    except Exception:  # what nobody foresaw ends no upkeep
+        log.exception("upkeep failed")

@@ -70,6 +70,13 @@ Examples:
     help="After how long a worker that gives no sign of life has lost its job.",
 )
 @click.option(
+    "--keep-samples",
+    "keep_samples_days",
+    type=click.FloatRange(min=1),
+    metavar="DAYS",
+    help="Remove the raw times of the requests of studies that ended longer ago.  [default: keep]",
+)
+@click.option(
     "--log-format",
     type=click.Choice([str(each) for each in LogFormat]),
     default=str(LogFormat.TEXT),

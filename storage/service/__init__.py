@@ -8,6 +8,7 @@ promotions  promotions and the audit trail
 tokens      who may ask
 notices     what is to be told
 figures     counts, for monitoring
+forgetting  what need not be kept for ever
 targets     where a promotion goes, as plain data
 """
 
@@ -23,6 +24,7 @@ from autotune.core.schedules import NightRun
 from autotune.service_ports import Figures
 from storage.service.database import Database
 from storage.service.figures import read_figures
+from storage.service.forgetting import forget_samples
 from storage.service.jobs import SqlJobStore, job_row
 from storage.service.notices import SqlNoticeStore
 from storage.service.promotions import SqlPromotionStore, advanced, audit_row
@@ -116,6 +118,11 @@ class ServiceStore:
 
     def figures(self) -> Figures:
         return read_figures(self._database, self.jobs.leases())
+
+    def forget_samples(self, ended_before: float, limit: int) -> int:
+        """Of up to ``limit`` measurements of studies that had ended then: their raw request times
+        are removed. Returns of how many."""
+        return forget_samples(self._database, ended_before, limit)
 
     def close(self) -> None:
         self.trials.close()

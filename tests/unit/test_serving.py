@@ -7,7 +7,8 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,33 @@ def test_a_port_that_somebody_has_is_told_with_exit_code_1(
     assert refused.returncode == 1
     assert f"port {taken} of 127.0.0.1 is taken by another program" in refused.stderr
     assert "--port" in refused.stderr
+
+
+def test_of_two_that_begin_at_once_one_has_the_port(asked: Asked) -> None:
+    address = (socket.AF_INET, ("127.0.0.1", 0))
+    with serving._bound(asked, address) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(AutotuneError, match="taken by another program"):
+            serving._bound(replace(asked, port=port), (socket.AF_INET, ("127.0.0.1", port)))
+
+
+def test_a_part_that_waits_for_ever_does_not_keep_the_service_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Part:
+        def __init__(self, stop: Callable[[], object]) -> None:
+            self.stop = stop
+
+        def start(self) -> None: ...
+
+        def alive(self) -> bool:
+            return True
+
+    monkeypatch.setattr(serving, "_END_S", 0.05)
+    hangs, stopped = threading.Event(), threading.Event()
+    serving._stop([Part(hangs.wait), Part(stopped.set)])
+    assert stopped.is_set()
+    hangs.set()
 
 
 def test_an_address_that_this_machine_does_not_have_is_refused(asked: Asked) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotune.bootstrap.upkeep import Aftermath, remove_old
+from autotune.bootstrap.upkeep import Aftermath, Forgetting, Upkeep, remove_old
 from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.notices import Event
 from autotune.core.promotions import Promotion, PromotionState, Target
@@ -107,6 +109,45 @@ def test_what_jobs_left_a_month_ago_is_removed_and_nothing_else(bench: Bench) ->
     }
 
 
+def test_each_duty_is_done_though_another_cannot_be(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def see_to(self) -> None:
+            raise KeyError("run")
+
+    monkeypatch.setenv("AUTOTUNE_SLOT", uuid.uuid4().hex)  # whatever is measured here
+    old = bench.settings.service_dir / "logs" / "job-old.log"
+    old.parent.mkdir()
+    old.touch()
+    os.utime(old, (NOW, NOW))
+    upkeep = Upkeep(Broken(), bench.store.notices, bench.settings)  # type: ignore[arg-type]
+    upkeep.start()
+    deadline = time.monotonic() + 30
+    while old.exists():
+        assert time.monotonic() < deadline, "it is still there"
+        time.sleep(0.01)
+    assert upkeep.alive()
+    upkeep.stop()
+
+
+@pytest.mark.parametrize(("enough_after", "forgotten"), [(99, 250), (1, 100)])
+def test_raw_times_are_removed_in_steps_until_none_is_left_or_it_is_enough(
+    enough_after: int, forgotten: int
+) -> None:
+    left, steps = [250], []
+
+    def forget(ended_before: float, limit: int) -> int:
+        steps.append(ended_before)
+        step = min(left[0], limit)
+        left[0] -= step
+        return step
+
+    forgetting = Forgetting(forget=forget, days=10)
+    assert forgetting.act(NOW, enough=lambda: len(steps) >= enough_after) == forgotten
+    assert set(steps) == {NOW - 10 * 86_400}
+
+
 # ------------------------------------------------------------------------------------- notices
 def test_a_failure_is_told_once_whichever_process_looks(bench: Bench) -> None:
     bench.ended(JobKind.STUDY, {})
@@ -121,6 +162,14 @@ def test_what_was_cancelled_or_failed_long_ago_is_not_told(bench: Bench) -> None
     bench.ended(JobKind.STUDY, {})
     bench.at += 7200
     assert bench.look() == []
+
+
+def test_a_job_about_something_that_is_not_there_keeps_no_other_from_being_seen_to(
+    bench: Bench,
+) -> None:
+    bench.ended(JobKind.PROMOTE, {"promotion": 99})
+    bench.ended(JobKind.STUDY, {})
+    assert bench.look() == ["promote tiny failed", "study tiny failed"]
 
 
 def test_a_job_whose_workers_were_all_lost_is_told_too(bench: Bench) -> None:
