@@ -432,6 +432,11 @@ class ScheduleDesk(Protocol):
 
     def run(self, run_id: int) -> NightRun: ...
 
+    def log(self, job_id: int) -> str | None:
+        """The last lines that its process wrote, secrets masked; None where there are none here: it
+        was not begun, another machine has done it, or they were removed. For operators: what a
+        model of the user's prints is nobody else's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelHistory:

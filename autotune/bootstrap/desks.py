@@ -31,7 +31,7 @@ def compose(
             settings=settings,
             submit=lambda definition, by: submit_study(store.jobs, definition, by=by),
         ),
-        jobs=Jobs(store.jobs, store.promotions),
+        jobs=Jobs(store.jobs, store.promotions, logs=settings.service_dir / "logs"),
         schedules=Schedules(store),
         promotions=Promotions(store),
         access=access,

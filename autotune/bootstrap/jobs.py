@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from autotune.bootstrap.job_logs import tail
 from autotune.core.jobs import CPU, HERE, Job, JobKind, JobState
 from autotune.core.study import Study
 from autotune.service_ports import JobStore, PromotionStore
@@ -33,11 +35,13 @@ def folder_name(job: Job) -> str:
 
 
 class Jobs:
-    """Implements `autotune.service_ports.JobDesk`. ``audit`` is told who cancelled what."""
+    """Implements `autotune.service_ports.JobDesk`. ``audit`` is told who cancelled what; ``logs``
+    is where workers write what their jobs say."""
 
-    def __init__(self, store: JobStore, audit: PromotionStore) -> None:
+    def __init__(self, store: JobStore, audit: PromotionStore, *, logs: Path) -> None:
         self._store = store
         self._audit = audit
+        self._logs = logs
 
     def jobs(self, *, states: Sequence[JobState] = (), limit: int = 100) -> Sequence[Job]:
         return self._store.jobs(states=states, limit=limit)
@@ -46,12 +50,17 @@ class Jobs:
         return self._store.job(job_id)
 
     def cancel(self, job_id: int, *, by: str) -> Job:
-        """One that has ended is left as it is."""
-        if self._store.job(job_id).state.ended:
-            return self._store.job(job_id)
+        """One that has ended, or was asked to end already, is left as it is."""
+        before = self._store.job(job_id)
+        if before.state.ended or before.cancel:
+            return before
         job = self._store.cancel(job_id)
-        self._audit.note(by, "cancel", f"job {job.id}", detail={"title": job.title})
+        if job.cancel or job.state is JobState.CANCELLED:  # it may have ended meanwhile
+            self._audit.note(by, "cancel", f"job {job.id}", detail={"title": job.title})
         return job
 
     def leases(self) -> Mapping[str, str]:
         return self._store.leases()
+
+    def log(self, job_id: int) -> str | None:
+        return tail(self._logs / f"{folder_name(self._store.job(job_id))}.log")

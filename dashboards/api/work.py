@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
+from autotune.core.errors import NotFound
 from autotune.core.jobs import Job, JobState
 from autotune.core.schedules import NightRun, ScheduleState
 from autotune.service_ports import Desks, ScheduleView
@@ -32,6 +33,21 @@ def jobs_router(desks: Desks) -> APIRouter:
     def cancel_job(job_id: Id, who: Operator) -> Job:
         """End a queued job; ask a running one to end."""
         return desks.jobs.cancel(job_id, by=who.name)
+
+    @router.get(
+        "/jobs/{job_id}/log",
+        response_class=Response,
+        responses={
+            200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+            **told(403, 404),
+        },
+    )
+    def get_log(job_id: Id, _who: Operator) -> Response:
+        """The last lines that its process wrote on the service's machine, at most 64 KiB."""
+        text = desks.jobs.log(job_id)
+        if text is None:
+            raise NotFound("there is no log of the job on this machine", value=job_id)
+        return Response(text, media_type="text/plain")
 
     @router.get("/leases")
     def list_leases() -> dict[str, str]:

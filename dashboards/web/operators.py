@@ -1,4 +1,5 @@
-"""Desks that do only for operators what changes something, whatever page or route asks them."""
+"""Desks that do only for operators what changes something or tells too much, whatever page or route
+asks them."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ ACTING = {
     "promotions": frozenset({"propose", "approve", "reject", "roll_back"}),
 }
 """By desk, what changes something: all that takes ``by``."""
+PRIVATE = {"jobs": frozenset({"log"})}
+"""What only operators read."""
 
 
 def for_operators(desks: Desks) -> Desks:
-    """NotAllowed for what acts, unless the request's asker may operate."""
+    """NotAllowed for what acts or is private, unless the request's asker may operate."""
     return replace(
         desks,
         studies=_held(desks.studies, ACTING["studies"]),
-        jobs=_held(desks.jobs, ACTING["jobs"]),
+        jobs=_held(desks.jobs, ACTING["jobs"] | PRIVATE["jobs"]),
         schedules=_held(desks.schedules, ACTING["schedules"]),
         promotions=_held(desks.promotions, ACTING["promotions"]),
     )

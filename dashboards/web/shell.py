@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
-import structlog
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html, set_props
 from dash.development.base_component import Component
 
-from autotune.core.errors import AutotuneError, InputRefused, StoreFailed
+from autotune.core.errors import InputRefused, StoreFailed
 from autotune.service_ports import Desks
 from dashboards.web.identity import current
 from dashboards.web.parts import acts, notes
@@ -99,17 +98,10 @@ def page_at(
     page, asked = found
     try:
         return page.layout(desks, asked), page.title
-    except InputRefused as error:
-        return html.Div([html.H1(page.title, tabIndex=-1), notes.refusal(error)]), page.title
+    except (InputRefused, StoreFailed) as error:
+        return html.Div([html.H1(page.title, tabIndex=-1), notes.failure(error)]), page.title
 
 
 def tell(error: Exception) -> Any:
-    """Dash's ``on_error``: what the tool refuses is told on the page. Anything else is told in the
-    log (Dash itself would answer 500, and say nowhere why); so is where the database is."""
-    if isinstance(error, AutotuneError) and not isinstance(error, StoreFailed):
-        set_props(PROBLEM, {"children": notes.refusal(error)})
-        return
-    structlog.get_logger("autotune.web").error("failed", exc_info=error)
-    lost = isinstance(error, StoreFailed)
-    words = "The database does not answer." if lost else "This did not work."
-    set_props(PROBLEM, {"children": notes.notice(words, kind="bad")})
+    """Dash's ``on_error`` (Dash itself would answer 500, and say nowhere why)."""
+    set_props(PROBLEM, {"children": notes.failure(error)})

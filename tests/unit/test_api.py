@@ -366,5 +366,9 @@ def test_a_database_that_is_lost_meanwhile_is_503_to_all_and_where_it_was_stays_
 def test_every_route_that_reads_is_among_those(api: TestClient) -> None:
     described = got(api, "openapi.json")["paths"]
     reading = {path for path, how in described.items() if "get" in how}
-    elsewhere = {"/me", "/studies/{study_id}/trials/{number}/config.pbtxt"}
+    elsewhere = {
+        "/me",
+        "/studies/{study_id}/trials/{number}/config.pbtxt",
+        "/jobs/{job_id}/log",
+    }
     assert len(reading) == len(READS) + len(elsewhere)

@@ -43,25 +43,39 @@ def store(tmp_path: Path) -> Iterator[ServiceStore]:
 
 
 # ----------------------------------------------------------------------------------------- desk
-def test_cancelling_is_in_the_audit_trail_with_who_did_it(store: ServiceStore) -> None:
-    desk = Jobs(store.jobs, store.promotions)
+def test_cancelling_is_in_the_audit_trail_with_who_did_it(
+    store: ServiceStore, tmp_path: Path
+) -> None:
+    desk = Jobs(store.jobs, store.promotions, logs=tmp_path)
     job_id = store.jobs.submit(JobKind.STUDY, "tiny", {}, by="me")
     assert desk.cancel(job_id, by="ops").state is JobState.CANCELLED
     (entry,) = store.promotions.audit()
     assert (entry.who, entry.action, entry.subject) == ("ops", "cancel", f"job {job_id}")
 
 
-def test_a_job_that_has_ended_is_not_cancelled_again(store: ServiceStore) -> None:
-    desk = Jobs(store.jobs, store.promotions)
+def test_a_job_that_has_ended_is_not_cancelled_again(store: ServiceStore, tmp_path: Path) -> None:
+    desk = Jobs(store.jobs, store.promotions, logs=tmp_path)
     job_id = store.jobs.submit(JobKind.STUDY, "tiny", {}, by="me")
     for _ in range(2):
         assert desk.cancel(job_id, by="ops").state is JobState.CANCELLED
     assert len(store.promotions.audit()) == 1
 
 
-def test_there_is_no_job_to_cancel_that_was_never_queued(store: ServiceStore) -> None:
+def test_a_job_that_was_asked_to_end_is_not_cancelled_again(
+    store: ServiceStore, tmp_path: Path
+) -> None:
+    desk = Jobs(store.jobs, store.promotions, logs=tmp_path)
+    job_id = store.jobs.submit(JobKind.STUDY, "tiny", {}, by="me")
+    store.jobs.claim("worker", ttl_s=30, measuring=False)
+    assert [desk.cancel(job_id, by=who).cancel for who in ("ops", "ann")] == [True, True]
+    assert [entry.who for entry in store.promotions.audit()] == ["ops"]
+
+
+def test_there_is_no_job_to_cancel_that_was_never_queued(
+    store: ServiceStore, tmp_path: Path
+) -> None:
     with pytest.raises(NotFound):
-        Jobs(store.jobs, store.promotions).cancel(7, by="ops")
+        Jobs(store.jobs, store.promotions, logs=tmp_path).cancel(7, by="ops")
 
 
 def test_a_study_is_queued_with_its_whole_definition_and_the_cores_of_whatever_machine_does_it(

@@ -133,6 +133,22 @@ def test_all_that_desks_do_in_someones_name_is_held_for_operators() -> None:
     assert acting == ACTING
 
 
+def test_who_may_look_reads_no_jobs_log(service: Service, tokens: SimpleNamespace) -> None:
+    app = service.app()
+    logs = service.settings.service_dir / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    job = service.store.jobs.job(1)
+    (logs / f"{folder_name(job)}.log").write_text("what a model printed: at_" + "s3cret" * 6)
+    looked, read = (client(app, t).get("/api/v1/jobs/1/log") for t in (tokens.view, tokens.operate))
+    assert (looked.status_code, read.status_code) == (403, 200)
+    assert read.text == "what a model printed: …"
+    assert read.headers["content-type"].startswith("text/plain")
+    asking = client(app, tokens.operate)
+    assert [asking.get(f"/api/v1/jobs/{n}/log").status_code for n in (2, 99)] == [404, 404]
+    with asked_by(Identity(name="watcher", role=Role.VIEW)), pytest.raises(NotAllowed):
+        for_operators(service.desks()).jobs.log(1)
+
+
 def test_a_page_of_someone_who_may_look_cannot_act(service: Service) -> None:
     desks = for_operators(service.desks())
     with asked_by(Identity(name="watcher", role=Role.VIEW)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.web.pages import (
     compare,
+    job,
     jobs,
     models,
     promotions,
@@ -22,6 +23,7 @@ PAGES: tuple[Page, ...] = (
     trial.PAGE,
     compare.PAGE,
     jobs.PAGE,
+    job.PAGE,
     schedules.PAGE,
     schedules.ONE,
     run.PAGE,

@@ -204,7 +204,7 @@ def register(dash_app: Dash, desks: Desks) -> None:
         try:
             one, other = (desks.studies.config(study_id, number).config for number in (a, b))
         except AutotuneError as error:
-            return notes.refusal(error)
+            return notes.failure(error)
         text = configs.between(one, other, (f"trial {a}", f"trial {b}"))
         if not text:
             return html.P("They are the same.", className="quiet")

@@ -24,7 +24,9 @@ from dashboards.web.parts.tables import Column, table
 from dashboards.web.parts.words import UNKNOWN, duration, when
 from dashboards.web.routing import Asked, Page
 
-LATEST = 100
+LATEST, MOST_OPEN = 100, 1000
+_ENDED = tuple(state for state in JobState if state.ended)
+_OPEN = tuple(state for state in JobState if not state.ended)
 _LONGEST = 600
 
 
@@ -48,11 +50,16 @@ def register(dash_app: Dash, desks: Desks) -> None:
 
 
 def read(desks: Desks, _asked: Any = "") -> Found:
-    jobs = desks.jobs.jobs(limit=LATEST)
+    """All that are not over, however many wait, and the latest of those that are."""
+    found = [
+        *desks.jobs.jobs(states=_OPEN, limit=MOST_OPEN),
+        *desks.jobs.jobs(states=_ENDED, limit=LATEST),
+    ]
+    jobs = list({job.id: job for job in found}.values())  # one may have ended in between
     return Found(
         jobs=jobs,
         leases=dict(desks.jobs.leases()),
-        came_of=_came_to(desks, [job for job in jobs if job.state is JobState.DONE]),
+        came_of=came_to(desks, [job for job in jobs if job.state is JobState.DONE]),
         left={job.id: seconds_left(job) for job in jobs if job.state is JobState.RUNNING},
     )
 
@@ -97,13 +104,15 @@ def _running(
             "progress": progress(job, left[job.id]),
             "since": when(job.started_at),
             "by": job.created_by,
-            "act": badge("cancelled")
-            if job.cancel
-            else button("cancel", job.id, "Cancel …", about=f"job {job.id}"),
+            "act": badge("cancelled") if job.cancel else cancel_button(job),
         }
         for job in jobs
     ]
     return table("running", "Running jobs", columns, rows)
+
+
+def cancel_button(job: Job) -> Any:
+    return button("cancel", job.id, "Cancel …", about=f"job {job.id}")
 
 
 def progress(job: Job, left_s: float | None) -> Component:
@@ -129,7 +138,7 @@ def _waiting(jobs: Sequence[Job]) -> Component:
             "devices": ", ".join(each.removeprefix(HERE) for each in job.devices) or "a worker",
             "since": when(job.created_at),
             "by": job.created_by,
-            "act": button("cancel", job.id, "Cancel …", about=f"job {job.id}"),
+            "act": cancel_button(job),
         }
         for job in jobs
     ]
@@ -160,7 +169,7 @@ def _ended(jobs: Sequence[Job], came_of: Mapping[int, str]) -> Component:
         }
         for job in jobs
     ]
-    return table("ended", "Ended jobs", columns, rows)
+    return html.Div([table("ended", "Ended jobs", columns, rows), notes.newest(jobs, LATEST)])
 
 
 def _came_of(job: Job, otherwise: str) -> Any:
@@ -172,7 +181,7 @@ def _came_of(job: Job, otherwise: str) -> Any:
     return html.Details([html.Summary(first[:200] + tries), html.Pre(reason, tabIndex=0)])
 
 
-def _came_to(desks: Desks, done: Sequence[Job]) -> Mapping[int, str]:
+def came_to(desks: Desks, done: Sequence[Job]) -> Mapping[int, str]:
     """What jobs that ended well, and say nothing of it themselves, are about has come to."""
     kinds = {job.kind for job in done if not job.reason}
     studies: dict[Any, str] = {}
@@ -226,19 +235,25 @@ def _devices(leases: Mapping[str, str], jobs: Sequence[Job]) -> Component:
     for device, owner in sorted(leases.items()):
         named = re.match(r"job (\d+)\b", owner)
         whose = titles.get(named[1], named[0]) if named else "a worker"
-        rows.append((device, html.Span(f"held for {whose}", title=owner)))
+        link = whose if named is None else dcc.Link(whose, href=href(int(named[1])))
+        rows.append((device, html.Span(["held for ", link], title=owner)))
     return cards.facts(rows)
 
 
 # -------------------------------------------------------------------------------- what it is about
 def named(job: Job) -> list[Any]:
-    """Its title, linked to what it works on."""
-    about = _about(job)
-    title = job.title if about is None else dcc.Link(job.title, href=about)
-    return [title, html.Small(f"job {job.id}, {job.kind}", className="quiet under")]
+    """Its title, linked to what it works on, and its number, to its own page."""
+    where = about(job)
+    title = job.title if where is None else dcc.Link(job.title, href=where)
+    itself = dcc.Link(f"job {job.id}", href=href(job.id))
+    return [title, html.Small([itself, f", {job.kind}"], className="quiet under")]
 
 
-def _about(job: Job) -> str | None:
+def href(job_id: int) -> str:
+    return f"/jobs/{job_id}"
+
+
+def about(job: Job) -> str | None:
     payload = job.payload
     if job.kind in (JobKind.PROMOTE, JobKind.ROLLBACK) and payload.get("promotion"):
         return f"/promotions/{payload['promotion']}"
@@ -248,10 +263,14 @@ def _about(job: Job) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------- acts
+def number_of(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InputRefused("a job is named by its number", value=text)
+    return int(text)
+
+
 def _job(desks: Desks, on: str) -> Job:
-    if not (on.isascii() and on.isdecimal() and len(on) < 19):
-        raise InputRefused("a job is named by its number", value=on)
-    return desks.jobs.job(int(on))
+    return desks.jobs.job(number_of(on))
 
 
 _LOST = {
@@ -286,7 +305,7 @@ def _do(desks: Desks, on: str, _given: Mapping[str, str], by: str) -> Any:
 
 def queued(job: Job) -> list[Any]:
     """What an act says that queued a job."""
-    return [f"{job.title}: ", dcc.Link(f"job {job.id}", href="/jobs"), f" is {job.state}."]
+    return [f"{job.title}: ", dcc.Link(f"job {job.id}", href=href(job.id)), f" is {job.state}."]
 
 
 PAGE = Page(

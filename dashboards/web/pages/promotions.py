@@ -58,6 +58,7 @@ def listed(found: Sequence[Promotion]) -> list[Component]:
             if decided
             else []
         ),
+        *filter(None, [notes.newest(found, LATEST)]),
     ]
 
 

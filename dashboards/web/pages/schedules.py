@@ -19,6 +19,7 @@ from dashboards.web.parts.tables import Column, table
 from dashboards.web.parts.words import UNKNOWN, aria, duration, when
 from dashboards.web.routing import Asked, Page
 
+LATEST = 100
 POLICIES = {
     Policy.REPORT: "a better configuration is told of",
     Policy.PROPOSE: "a better configuration waits for approval",
@@ -118,7 +119,7 @@ def one(desks: Desks, asked: Asked) -> Component:
             live.place(
                 "schedule",
                 view.schedule.name,
-                first=_told((view, desks.schedules.runs(view.schedule.name))),
+                first=_told(_read(desks, view.schedule.name)),
             ),
         ]
     )
@@ -129,7 +130,7 @@ def register_one(dash_app: Dash, desks: Desks) -> None:
 
 
 def _read(desks: Desks, name: Any) -> tuple[ScheduleView, Sequence[NightRun]]:
-    return desks.schedules.schedule(name), desks.schedules.runs(name)
+    return desks.schedules.schedule(name), desks.schedules.runs(name, limit=LATEST)
 
 
 def _told(found: tuple[ScheduleView, Sequence[NightRun]]) -> list[Component]:
@@ -141,7 +142,9 @@ def _told(found: tuple[ScheduleView, Sequence[NightRun]]) -> list[Component]:
             [*acts_of(schedule), button("remove", schedule.name, "Remove …")], className="actions"
         ),
         html.Section(cards.facts(_facts(view)), **aria(label="The schedule")),
-        cards.section("Runs", runs_table(runs, schedule.name), name="runs"),
+        cards.section(
+            "Runs", runs_table(runs, schedule.name), notes.newest(runs, LATEST), name="runs"
+        ),
     ]
 
 

@@ -21,6 +21,7 @@ from dashboards.web.parts.words import UNKNOWN, count, duration, when
 from dashboards.web.routing import Asked, Page
 
 EVERY_MS = 2500
+LATEST = 200
 _EVERY_STATE = "all"
 _NEWEST = Sorted(by="started", down=True)
 _COLUMNS = (
@@ -96,7 +97,7 @@ def register(dash_app: Dash, desks: Desks) -> None:
         order: Mapping[str, Any],
         before: str | None,
     ) -> tuple[Any, Any]:
-        found = desks.studies.studies()
+        found = desks.studies.studies(limit=LATEST)
         stamp = _stamp(found)
         if ctx.triggered_id == "studies-tick" and stamp == before:
             return no_update, no_update
@@ -145,11 +146,12 @@ def listed(
         )
     chosen = [s for s in found if _matches(s, words.strip().lower(), state)]
     if not chosen:
-        return notes.empty(
-            "No study is like that.", f"Of {count(len(found), 'study', 'studies')}, none matches."
-        )
+        newest = "the newest " if len(found) >= LATEST else ""
+        looked = f"Of {newest}{count(len(found), 'study', 'studies')}, none matches."
+        return notes.empty("No study is like that.", looked)
     rows = [_row(summary) for summary in sorted(chosen, key=_KEYS[order.by], reverse=order.down)]
-    return table("studies", "Studies", _COLUMNS, rows, order=order)
+    shown_ = table("studies", "Studies", _COLUMNS, rows, order=order)
+    return html.Div([shown_, notes.newest(found, LATEST)])
 
 
 def _matches(summary: StudySummary, words: str, state: str) -> bool:

@@ -29,8 +29,12 @@ def audit(_desks: Desks, _asked: Asked) -> Component:
 
 def register_audit(dash_app: Dash, desks: Desks) -> None:
     live.watch(
-        dash_app, desks, "audit", lambda d, _: d.promotions.audit(limit=LATEST), audit_listed
+        dash_app, desks, "audit", lambda d, _: d.promotions.audit(limit=LATEST), _audit_listed
     )
+
+
+def _audit_listed(found: Sequence[AuditEntry]) -> list[Component | None]:
+    return [audit_listed(found), notes.newest(found, LATEST)]
 
 
 def audit_listed(found: Sequence[AuditEntry]) -> Component:
@@ -73,10 +77,14 @@ def _folded(steps: Sequence[AuditEntry]) -> dict[str, Any]:
     return {
         "at": when(last.at),
         "who": ", ".join(dict.fromkeys(entry.who for entry in steps)),
-        "action": last.action,
+        "action": _DID.get(last.action, last.action),
         "subject": _subject(last.subject),
         "why": [why, _difference(diff), _steps(steps) if len(steps) > 1 else None],
     }
+
+
+_DID = {"done": "put into service"}
+"""What a promotion's steps are called that say little by themselves."""
 
 
 def _steps(steps: Sequence[AuditEntry]) -> Component:

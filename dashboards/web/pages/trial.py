@@ -163,7 +163,7 @@ def register(dash_app: Dash, desks: Desks) -> None:
         try:
             found = desks.studies.config(study_id, number)
         except AutotuneError as error:
-            return notes.refusal(error)
+            return notes.failure(error)
         return config_shown(found.diff, found.config)
 
 

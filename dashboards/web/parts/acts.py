@@ -8,6 +8,7 @@ that shows what an act changes listens to `ACTED`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
@@ -16,8 +17,10 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
+from autotune.core.access import Identity
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.service_ports import Desks
+from dashboards.api.models import LONGEST_WORDS
 from dashboards.web.identity import current, may_operate, refuse_viewers
 from dashboards.web.parts import notes
 from dashboards.web.parts.callbacks import answers
@@ -27,6 +30,8 @@ ASKED, GIVEN, ACTED = "act-asked", "act-given", "acted"
 """Stores: which act a button asks for; what was given in its dialog; how many were done."""
 _DIALOG, _ANSWER = "act-dialog", "act-answer"
 _DO: Any = {"data-do": ""}
+_PLAIN = re.compile(r"[^\x00\ud800-\udfff]*")
+"""What every database can keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +98,11 @@ def register(dash_app: Dash, desks: Desks, acts: Mapping[str, Act]) -> None:
         if not asked:
             return no_update
         try:
-            question = _act(acts, asked).ask(desks, asked["on"])
-        except AutotuneError as error:
+            question = _act(acts, asked).ask(desks, _words(asked["on"]))
+        except Exception as error:  # noqa: BLE001 - the page's own place for it is behind the dialog
             return _dialog(
                 asked,
-                [html.H2("This cannot be done", id="act-title"), notes.refusal(error), _close()],
+                [html.H2("This cannot be done", id="act-title"), notes.failure(error), _close()],
             )
         return _dialog(asked, _asking(question))
 
@@ -114,12 +119,17 @@ def register(dash_app: Dash, desks: Desks, acts: Mapping[str, Act]) -> None:
             return no_update, no_update
         try:
             refuse_viewers()
-            who = current()
-            filled = {str(name): str(value) for name, value in given["fields"].items()}
-            said = _act(acts, given).do(desks, given["on"], filled, "" if who is None else who.name)
+            filled = {str(name): _words(value) for name, value in given["fields"].items()}
+            said = _act(acts, given).do(desks, _words(given["on"]), filled, _name(current()))
         except AutotuneError as error:
-            return [notes.refusal(error), _once_more(desks, acts, given)], no_update
+            return [notes.failure(error), _once_more(desks, acts, given)], no_update
+        except Exception as error:  # noqa: BLE001 - as above
+            return [notes.failure(error), _close()], no_update
         return [notes.notice("Done.", html.P(said), kind="good"), _close()], done + 1
+
+
+def _name(who: Identity | None) -> str:
+    return "" if who is None else who.name
 
 
 def _once_more(desks: Desks, acts: Mapping[str, Act], given: Mapping[str, Any]) -> Component:
@@ -135,6 +145,14 @@ def _act(acts: Mapping[str, Act], named: Mapping[str, Any]) -> Act:
     if found is None:
         raise InputRefused("there is no such act", value=named.get("act"))
     return found
+
+
+def _words(given: object) -> str:
+    """What a field may hold; the browser keeps to it by itself, whoever writes to it may not."""
+    words = str(given)
+    if len(words) > LONGEST_WORDS or not _PLAIN.fullmatch(words):
+        raise InputRefused(f"a field takes at most {LONGEST_WORDS} letters of plain text")
+    return words
 
 
 def _dialog(asked: Mapping[str, Any], content: Sequence[Any]) -> Component:
@@ -175,7 +193,7 @@ def _field(field: Field) -> Component:
                 name=field.name,
                 type="text",
                 value=field.value,
-                maxLength=2000,
+                maxLength=LONGEST_WORDS,
                 autoComplete="off",
                 required=field.needed,
             ),

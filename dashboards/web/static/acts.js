@@ -12,6 +12,7 @@
     const wanting = inputs.find((input) => !input.reportValidity());
     if (wanting) return;
     button.disabled = true;
+    button.dataset.words = button.textContent;
     button.textContent = "…";
     tell("act-given", { ...named(dialog), fields: Object.fromEntries(inputs.map((input) => [input.name, input.value])) });
   };
@@ -28,6 +29,17 @@
     event.preventDefault();
     event.target.closest("dialog").querySelector("[data-do]")?.click();
   });
+  // The page's own words that the service is gone are below the dialog: it says so itself, and what
+  // was not answered may be asked again.
+  addEventListener("autotune:lost", ({ detail }) => {
+    const dialog = document.querySelector("dialog.act[open]");
+    if (!dialog) return;
+    const button = dialog.querySelector("[data-do]:disabled");
+    if (button) Object.assign(button, { disabled: false, textContent: button.dataset.words });
+    const told = Object.assign(document.createElement("p"), { className: "notice bad gone", role: "alert", textContent: detail });
+    dialog.prepend(told);
+  });
+  addEventListener("autotune:found", () => document.querySelectorAll("dialog.act .gone").forEach((each) => each.remove()));
   // A page that was drawn anew meanwhile has another button in the place of the one that asked.
   addEventListener("close", (event) => {
     const dialog = event.target, active = document.activeElement;

@@ -12,6 +12,7 @@
     if (!place || "lost" in document.documentElement.dataset) return;
     document.documentElement.dataset.lost = "";
     place.textContent = `The service gives no answer since ${clock(answered)}. What stands here is from before; it goes on by itself when the service does.`;
+    dispatchEvent(new CustomEvent("autotune:lost", { detail: `The service gives no answer since ${clock(answered)}.` }));
   };
   const found = () => {
     answered = new Date();
@@ -20,6 +21,7 @@
     if (!("lost" in document.documentElement.dataset)) return;
     delete document.documentElement.dataset.lost;
     document.getElementById("no-answer").textContent = "";
+    dispatchEvent(new CustomEvent("autotune:found"));
   };
   const doubted = (soon) => {
     if (soon) clearTimeout(doubt);
@@ -46,6 +48,18 @@
   };
   setInterval(look, LOOK_MS);
   document.addEventListener("visibilitychange", look);
+
+  // A database that did not answer does again: what a page said of it goes, and a page that could not
+  // be made for it is asked for once more.
+  const passed = async () => {
+    const where = document.querySelector("#page [data-passes], #problem [data-passes]");
+    if (document.hidden || !where) return;
+    const told = await ask("/readyz").then((answer) => answer.json()).catch(() => null);
+    if (!told || told.problems.includes("database")) return;
+    if (where.closest("#problem")) window.dash_clientside.set_props("problem", { children: null });
+    else location.reload();
+  };
+  setInterval(passed, LOOK_MS);
 
   // ---------------------------------------------------------------------------------- focus
   // A page that is drawn anew while it is looked at has another element in the place of the one
