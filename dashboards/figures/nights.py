@@ -211,6 +211,11 @@ def _limit(found: Sequence[Point], limit: float | None) -> list[dict[str, Any]]:
             "y0": limit,
             "y1": limit,
             "line": {"color": LIMIT_COLOUR, "width": 1.3, "dash": "dash"},
-            "label": {"text": "SLA", "textposition": "start", "font": {"size": 11}},
+            "label": {
+                "text": "SLA",
+                "textposition": "start",
+                "yanchor": "top",  # above it may be nothing of the plot
+                "font": {"size": 11},
+            },
         }
     ]

@@ -16,11 +16,12 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autotune.core.errors import NotFound
-from dashboards.web import style
+from dashboards.web import style, suites
 from dashboards.web.app import create_app
 from dashboards.web.parts.callbacks import in_thread
 from dashboards.web.routing import Page, find
 from dashboards.web.shell import page_at
+from dashboards.web.suites import SUITES, Suites
 from tests.serving import desks_of
 
 DESKS = desks_of(studies=None)
@@ -72,6 +73,17 @@ def test_all_that_a_page_names_is_served(client: TestClient) -> None:
     page = client.get("/", headers=HTML).text
     for address in re.findall(r'(?:src|href)="(/[^"]*)"', page):
         assert client.get(address).status_code == 200, address
+
+
+def test_no_page_sends_back_what_it_was_given_to_show() -> None:
+    """Ten thousand rows are more than a request may hold."""
+    with TestClient(create_app(DESKS)) as client:
+        asked = client.get("/_dash-dependencies").json()
+    assert len(asked) > 10
+    for each in asked:
+        sent = {one["property"] for one in (*each["inputs"], *each["state"])}
+        shows = sent & {"children", "figure", "rowData", "options", "columnDefs"}
+        assert not shows or each["clientside_function"], each["output"]
 
 
 def test_pages_that_describe_the_api_from_another_host_are_off(client: TestClient) -> None:
@@ -156,3 +168,47 @@ def test_the_theme_that_was_chosen_stands_before_the_system_s() -> None:
 
 def test_a_style_sheet_that_has_changed_is_fetched_anew() -> None:
     assert style.address("a") != style.address("b")
+
+
+# ---------------------------------------------------------------------------------------- scripts
+class Counting:
+    """What stands in the place of Dash: says how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked += 1
+        there = not scope["path"].endswith("none.js")
+        answer = Response(b"x" * 2000, status_code=200 if there else 500, headers={"etag": "e1"})
+        await answer(scope, receive, send)
+
+
+def test_a_script_is_made_and_packed_once_whoever_asks() -> None:
+    dash = Counting()
+    asking = TestClient(Suites(dash))
+    path = f"{SUITES}dash/deps/react.js"
+    first, second = asking.get(path), asking.get(path)
+    assert (first.content, first.headers) == (second.content, second.headers)
+    same = asking.get(path, headers={"If-None-Match": "e1"})
+    assert (same.status_code, same.content) == (304, b"")
+    assert dash.asked == 1
+    asking.get(path, headers={"Accept-Encoding": "identity"})
+    assert dash.asked == 2
+
+
+def test_what_is_no_script_is_asked_for_each_time() -> None:
+    dash = Counting()
+    asking = TestClient(Suites(dash))
+    assert [asking.get(f"{SUITES}none.js").status_code for _ in range(2)] == [404, 404]
+    assert [asking.get("/jobs").status_code for _ in range(2)] == [200, 200]
+    assert dash.asked == 4
+
+
+def test_no_more_scripts_are_kept_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "MOST_BYTES", 5000)
+    dash = Counting()
+    asking = TestClient(Suites(dash))
+    for _ in range(2):
+        assert [asking.get(f"{SUITES}{n}.js").status_code for n in range(3)] == [200] * 3
+    assert dash.asked == 4

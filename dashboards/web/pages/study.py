@@ -264,7 +264,8 @@ def _tell(dash_app: Dash, desks: Desks) -> None:
         picked = pick if pick in {line.number for line in drawn} else None
         if figure is None:
             return cards.NOTHING, "There is nothing to draw yet."
-        return figure, parts.parallel_words(len(drawn), len(shown), picked)
+        measured = sum(bool(line.values) for line in shown)
+        return figure, parts.parallel_words(len(drawn), measured, picked)
 
     @answers(
         dash_app,

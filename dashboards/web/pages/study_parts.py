@@ -264,12 +264,14 @@ def front(detail: StudyDetail, found: Cloud) -> Component | None:
     )
 
 
-def parallel_words(drawn: int, all_: int, pick: int | None) -> str:
-    if drawn < all_:
+def parallel_words(drawn: int, measured: int, pick: int | None) -> str:
+    if drawn < measured:
         with_pick = "" if pick is None else " and the pick (thick)"
-        said = f"{drawn:,} of {all_:,} trials, evenly chosen, with the front{with_pick}."
+        said = (
+            f"{drawn:,} of {measured:,} measured trials, evenly chosen, with the front{with_pick}."
+        )
     else:
-        said = f"{count(drawn, 'trial')}." + (
+        said = f"{count(drawn, 'measured trial')}." + (
             "" if pick is None else " The thick line is the pick."
         )
     return f"{said} Click a line for its trial."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dash import Dash, Input, Output, State, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from autotune.core.standing import Standing
@@ -44,7 +44,9 @@ _WORDS = {
     "accuracy_drop": "autotuneShare(params.value)",
 }
 _DIGITS = 5
-PLACE = "trials-place"
+_LETTER_PX, _BESIDE_PX = 8, 56
+PLACE, PLACED = "trials-place", "trials-placed"
+"""Where the grid stands, and whether it does (to ask the place itself would send all rows back)."""
 
 
 def section() -> Component:
@@ -52,6 +54,7 @@ def section() -> Component:
     return cards.section(
         "Trials",
         html.Div(id=PLACE, className="grid-place"),
+        dcc.Store(id=PLACED),
         name="trials-section",
     )
 
@@ -60,16 +63,17 @@ def register(dash_app: Dash, desks: Desks) -> None:
     @answers(
         dash_app,
         Output(PLACE, "children"),
+        Output(PLACED, "data"),
         Input("cloud-drawn", "data"),
         State("study-reference", "data"),
-        State(PLACE, "children"),
+        State(PLACED, "data"),
         prevent_initial_call=True,
     )
-    def place(version: str | None, reference: str, placed: Any) -> Any:
+    def place(version: str | None, reference: str, placed: bool | None) -> tuple[Any, Any]:
         if version is None or placed:
-            return no_update
+            return no_update, no_update
         detail = desks.studies.study(reference)
-        return grid("trials", "Trials", columns_of(detail), rows_of(detail), row_id="id")
+        return grid("trials", "Trials", columns_of(detail), rows_of(detail), row_id="id"), True
 
     @answers(
         dash_app,
@@ -100,7 +104,7 @@ def columns_of(detail: StudyDetail) -> list[Any]:
                 metric,
                 axis_title(metric),
                 words=_WORDS.get(metric, "autotuneNumber(params.value)"),
-                width=118,
+                width=132,
             )
             for metric in metrics
         ),
@@ -111,9 +115,10 @@ def columns_of(detail: StudyDetail) -> list[Any]:
 def _parameter(lines: Sequence[TrialLine], name: str) -> Any:
     values = [line.candidate.values[name] for line in lines if name in line.candidate.values]
     field = f"p {name}"
+    width = min(max(130, _BESIDE_PX + _LETTER_PX * len(name)), 280)
     if all(_plain_number(value) for value in values):
-        return number_column(field, name, width=130)
-    return text_column(field, name, width=150)
+        return number_column(field, name, width=width)
+    return text_column(field, name, width=max(width, 150))
 
 
 def _plain_number(value: Value) -> bool:
