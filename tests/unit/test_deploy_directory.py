@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import os
 import shutil
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -129,12 +133,60 @@ def test_promotions_are_undone_one_after_the_other(repository: Path, tmp_path: P
         assert tree(repository) == states[i - 1]
 
 
-def test_the_last_five_versions_are_kept(repository: Path, tmp_path: Path) -> None:
-    for i in range(1, 8):
-        put(tmp_path / "release", MODEL, batch=i + 1)
-        target(repository).apply(promoting.release(tmp_path / "release", MODEL), label=f"p{i}")
+def test_the_last_five_versions_of_each_model_are_kept(repository: Path, tmp_path: Path) -> None:
+    for i, model in enumerate(["bystander", *[MODEL] * 7], start=1):
+        put(tmp_path / "release", model, batch=i + 1)
+        target(repository).apply(promoting.release(tmp_path / "release", model), label=f"p{i}")
     kept = repository.with_name("models.autotune") / "kept"
-    assert sorted(each.name for each in kept.iterdir()) == ["p3", "p4", "p5", "p6", "p7"]
+    assert sorted(each.name for each in kept.iterdir()) == ["p1", "p4", "p5", "p6", "p7", "p8"]
+
+
+def test_what_is_gone_from_where_it_was_kept_is_not_taken_for_what_was_not_there(
+    repository: Path, new: Release
+) -> None:
+    kept = target(repository).apply(new, label="p1")
+    shutil.rmtree(Path(kept) / MODEL)
+    before = tree(repository)
+    with pytest.raises(ExportFailed, match="not kept any more"):
+        target(repository).restore(kept)
+    assert tree(repository) == before
+
+
+def latest(model: Path) -> int:
+    """As a server looks for it: the time of the folder, and of all below it."""
+    return max(each.stat().st_mtime_ns for each in (model, *model.rglob("*")))
+
+
+def test_whichever_way_it_goes_what_is_in_service_is_newer_than_what_was(
+    repository: Path, new: Release
+) -> None:
+    """Else a server says that it has loaded it, and goes on with the model that it has."""
+    model = repository / MODEL
+    os.utime(model / "1" / "weights.bin", (4e9, 4e9))  # by a clock that ran ahead
+    times = [(latest(model), latest(model / "1"))]
+    kept = target(repository).apply(new, label="p1")
+    times.append((latest(model), latest(model / "1")))
+    target(repository).restore(kept)
+    times.append((latest(model), latest(model / "1")))
+    for before, after in itertools.pairwise(times):
+        assert after[0] > before[0]
+        assert after[1] > before[1]
+
+
+def test_what_putting_back_would_change_is_told_and_nothing_once_it_was(
+    repository: Path, new: Release
+) -> None:
+    (new.repository / MODEL / "1" / "weights.bin").write_text("others")
+    (new.repository / MODEL / "1" / "fresh.bin").write_text("new")
+    assert not target(repository).undoing("p1")
+    kept = target(repository).apply(new, label="p1")
+    (repository / MODEL / "config.pbtxt").write_text(promoting.config(MODEL, 3))
+    told = target(repository).undoing(kept)
+    assert "-max_batch_size: 3\n+max_batch_size: 1\n" in told
+    files = [line for line in told.splitlines() if line.startswith("#")]
+    assert files == [f"# {MODEL}/1/weights.bin: put back", f"# {MODEL}/1/fresh.bin: taken out"]
+    target(repository).restore(kept)
+    assert not target(repository).undoing(kept)
 
 
 @pytest.mark.parametrize("large", [0, 1000], ids=["large", "small"])
@@ -162,6 +214,51 @@ def test_rights_are_those_of_what_was_there(repository: Path, new: Release) -> N
     target(repository).apply(new, label="p1")
     assert (repository / MODEL).stat().st_mode & 0o777 == 0o750
     assert (repository / MODEL / "config.pbtxt").stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_new_is_as_open_as_the_repository(repository: Path, tmp_path: Path) -> None:
+    """However closed the releases of a service are."""
+    repository.chmod(0o775)
+    put(tmp_path / "release", "fresh")
+    for each in (tmp_path / "release" / "fresh").rglob("*"):
+        each.chmod(0o700 if each.is_dir() else 0o600)
+    target(repository).apply(promoting.release(tmp_path / "release", "fresh"), label="p1")
+    fresh = repository / "fresh"
+    assert {each.stat().st_mode & 0o777 for each in (fresh, fresh / "1")} == {0o775}
+    assert (fresh / "1" / "weights.bin").stat().st_mode & 0o777 == 0o664
+    for each in ("lock", "kept", "staged"):
+        beside = repository.with_name("models.autotune") / each
+        assert not beside.exists() or beside.stat().st_mode & 0o060 == 0o060
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_whoever_promotes_the_owner_stays(repository: Path, new: Release) -> None:
+    """So that others who may write there can promote afterwards."""
+    for each in (repository, *repository.rglob("*")):
+        os.chown(each, 1234, 1234)
+    with target(repository).locked():
+        target(repository).apply(new, label="p1")
+    beside = repository.with_name("models.autotune")
+    others = {
+        str(each)
+        for folder in (repository, beside)
+        for each in (folder, *folder.rglob("*"))
+        if each.stat().st_uid != 1234 and each.name != "manifest.json"
+    }
+    assert not others
+
+
+def test_access_lists_stay(repository: Path, new: Release) -> None:
+    config = repository / MODEL / "config.pbtxt"
+    entries = [(1, 6, 2**32 - 1), (2, 4, 1234), (4, 4, 2**32 - 1), (16, 4, 2**32 - 1)]
+    entries.append((32, 0, 2**32 - 1))
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *each) for each in entries)
+    try:
+        os.setxattr(config, "system.posix_acl_access", acl)
+    except OSError:
+        pytest.skip("this file system has no access lists")
+    target(repository).apply(new, label="p1")
+    assert os.getxattr(config, "system.posix_acl_access") == acl
 
 
 # ------------------------------------------------------------------ what the target has beyond ours
@@ -257,8 +354,12 @@ def test_a_model_that_is_a_link_comes_back_as_one(
 ) -> None:
     (repository / MODEL).rename(tmp_path / "store")
     (repository / MODEL).symlink_to("../store")
+    (tmp_path / "blob").write_text("w1")
+    (tmp_path / "store" / "1" / "weights.bin").unlink()
+    (tmp_path / "store" / "1" / "weights.bin").symlink_to("../../blob")
     kept = target(repository).apply(new, label="p1")
     target(repository).verify(new)
+    assert (repository / MODEL / "1" / "weights.bin").readlink() == tmp_path / "store/1/../../blob"
     assert (tmp_path / "store" / "config.pbtxt").read_text() == promoting.config(MODEL)
     target(repository).restore(kept)
     assert (repository / MODEL).is_symlink()
@@ -308,6 +409,22 @@ def test_a_model_added_since_outlasts_the_rollback_of_a_whole_repository(
     before = tree(repository)
     kept = target(repository).apply(new, label="p1")
     put(repository, "later")
+    target(repository).restore(kept)
+    assert tree(repository) == {**before, **tree_with("later", repository)}
+
+
+def test_a_model_added_while_a_whole_repository_is_put_back_is_not_lost(
+    pipelines: tuple[Path, Release], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, new = pipelines
+    before = tree(repository)
+    kept = target(repository).apply(new, label="p1")
+
+    def meanwhile(root: Path) -> None:
+        if not (repository / "later").exists():
+            put(repository, "later")
+
+    monkeypatch.setattr(module, "sync_tree", meanwhile)
     target(repository).restore(kept)
     assert tree(repository) == {**before, **tree_with("later", repository)}
 
@@ -407,6 +524,82 @@ def test_a_file_system_that_refuses_the_exchange_after_all_leaves_all_as_it_was(
     assert not list((repository.with_name("models.autotune") / "staged").glob("*"))
 
 
+def test_a_folder_beside_it_on_another_file_system_is_refused(
+    repository: Path, new: Release
+) -> None:
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == repository.stat().st_dev:
+        pytest.skip("there is no second file system here")
+    with TemporaryDirectory(dir=memory) as elsewhere:
+        repository.with_name("models.autotune").symlink_to(elsewhere)
+        with pytest.raises(InputRefused, match="on another file system than the repository"):
+            target(repository).preflight(new)
+
+
+def test_a_folder_beside_it_that_cannot_be_had_is_refused(repository: Path, new: Release) -> None:
+    repository.with_name("models.autotune").write_text("somebody's")
+    with (
+        pytest.raises(InputRefused, match="beside the repository cannot be written"),
+        target(repository).locked(),
+    ):
+        pass
+    with pytest.raises(InputRefused, match="beside the repository cannot be written"):
+        target(repository).preflight(new)
+
+
+def test_what_cannot_be_read_in_service_is_refused(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object, shallow: bool) -> bool:
+        raise PermissionError(13, "Permission denied", "weights.bin")
+
+    monkeypatch.setattr(merging.filecmp, "cmp", closed)
+    with pytest.raises(InputRefused, match=r"cannot be read: Permission denied.*weights\.bin"):
+        target(repository).preflight(new)
+
+
+def test_a_disk_too_full_for_the_journal_leaves_all_as_it_was(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = tree(repository)
+    kept = target(repository).apply(new, label="p1")
+    after = tree(repository)
+    monkeypatch.setattr(sidecar, "replace_synced", full)
+    with pytest.raises(ExportFailed, match="Nothing was changed"):
+        target(repository).restore(kept)
+    assert tree(repository) == after
+    monkeypatch.undo()
+    target(repository).restore(kept)
+    assert tree(repository) == before
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["as now", "by an earlier autotune"])
+def test_a_journal_is_understood_after_a_restart_that_numbers_devices_anew(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    class Killed(BaseException): ...
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    settle = sidecar.Sidecar._settle
+    monkeypatch.setattr(sidecar.Sidecar, "_settle", killed)
+    with pytest.raises(Killed):
+        target(repository).apply(new, label="p1")
+    monkeypatch.setattr(sidecar.Sidecar, "_settle", settle)
+    journal = repository.with_name("models.autotune") / "journal.json"
+    turn = json.loads(journal.read_text())
+    if earlier:
+        turn |= {side: [99, turn[side]] for side in ("was", "becomes")}
+        journal.write_text(json.dumps(turn))
+    target(repository).recover()
+    target(repository).verify(new)
+    assert (repository.with_name("models.autotune") / "kept" / "p1" / MODEL).is_dir()
+
+
 def test_a_full_disk_is_refused_beforehand(
     repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,6 +663,22 @@ def test_what_somebody_changes_while_it_is_prepared_is_not_overwritten(
     monkeypatch.setattr(module, "sync_tree", meanwhile)
     with pytest.raises(ExportFailed, match="somebody else changed the repository"):
         target(repository).apply(new, label="p1")
+    assert (repository / MODEL / "config.pbtxt").read_text() == promoting.config(MODEL, 3)
+
+
+def test_what_somebody_changes_just_after_it_was_looked_at_is_not_overwritten(
+    repository: Path, new: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(path: Path) -> str:
+        (repository / MODEL / "config.pbtxt").write_text(promoting.config(MODEL, 3))
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    (new.repository / MODEL / WEIGHTS).write_text("w2")
+    files = {MODEL: {WEIGHTS: hashlib.sha256(b"w1").hexdigest()}}
+    (known,) = found(promoting.config(MODEL))
+    monkeypatch.setattr(module, "sha256_of", meanwhile)
+    with pytest.raises(ExportFailed, match="somebody else changed the repository"):
+        target(repository, [replace(known, files=files)]).apply(new, label="p1")
     assert (repository / MODEL / "config.pbtxt").read_text() == promoting.config(MODEL, 3)
 
 

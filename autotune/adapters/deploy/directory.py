@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import psutil
@@ -18,12 +19,14 @@ from autotune.adapters.deploy.merging import (
     build,
     change_of,
     link,
+    put_back_diff,
+    renew,
     room_needed,
     text_diff,
     versions,
 )
 from autotune.adapters.deploy.served import Known
-from autotune.adapters.deploy.sidecar import MANIFEST, STAGED, Sidecar, resemble
+from autotune.adapters.deploy.sidecar import MANIFEST, STAGED, Sidecar, models_of, resemble
 from autotune.adapters.durable import sync_tree, write_synced
 from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton.config import ModelConfig, read, render
@@ -34,7 +37,10 @@ from autotune.service_ports import Release
 WHOLE = "repository"
 """The name, in a staged or kept folder, of a repository that changes as a whole."""
 _FILE_SYSTEM_BYTES = 1_000_000
+_TRIES = 3
+"""How often a whole repository is put together again, where somebody changes it meanwhile."""
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 Fingerprint: TypeAlias = Sequence[tuple[str, int, int, int]]
 
 
@@ -65,6 +71,10 @@ class DirectoryDeployment:
     def locked(self) -> AbstractContextManager[None]:
         return self._sidecar.locked()
 
+    def begun(self, label: str) -> bool:
+        """Whether a change of that label has left a trace here."""
+        return self._sidecar.knows(label)
+
     def present(self, name: str) -> ModelConfig | None:
         """A model's configuration as its file says; an empty one where it has none; None where the
         model is not there."""
@@ -85,15 +95,19 @@ class DirectoryDeployment:
         self._refuse_without_room(changes)
         return "".join(change.diff for change in changes)
 
+    def before(self, release: Release) -> Mapping[str, Any]:  # noqa: ARG002 - it keeps files
+        return {}
+
     def apply(self, release: Release, *, label: str) -> str:
         kept = self._sidecar.kept(label)
         if kept.is_dir():
             return str(kept)
         shutil.rmtree(self._sidecar.undone(label), ignore_errors=True)
+        seen = self._stamped(release.names)
         changes = [each for each in self._changes(release) if not each.nothing]
         self._refuse_strangers(changes)
         try:
-            self._carry_out(changes, label)
+            self._carry_out(changes, label, lambda: self._stamped(release.names) == seen)
         except BaseException:
             self.recover()
             if kept.is_dir():
@@ -102,18 +116,16 @@ class DirectoryDeployment:
         self._sidecar.prune()
         return str(kept)
 
-    def _carry_out(self, changes: Sequence[Change], label: str) -> None:
+    def _carry_out(
+        self, changes: Sequence[Change], label: str, as_looked_at: Callable[[], bool]
+    ) -> None:
         with self._preparing(label) as holder:
             before = self._fingerprint(changes)
             entry, fresh = self._staged(changes, holder)
             self._write_manifest(holder, {each.name: each.present.exists() for each in changes})
             sync_tree(holder)
-        if self._fingerprint(changes) != before:
-            raise ExportFailed(
-                "somebody else changed the repository while the promotion was prepared",
-                value=str(self._repository),
-                next_step="Nothing was promoted: promote again when that has ended.",
-            )
+        if self._fingerprint(changes) != before or not as_looked_at():
+            raise self._changed_meanwhile()
         self._turn(entry, fresh, holder, self._sidecar.kept(label))
 
     def verify(self, release: Release) -> None:
@@ -126,21 +138,34 @@ class DirectoryDeployment:
                     next_step="Does something else write into the repository?",
                 )
 
-    def restore(self, kept: str) -> None:
+    def undoing(self, kept: str, before: Mapping[str, Any] = NOTHING) -> str:  # noqa: ARG002
+        label = Path(kept).name
+        held = self._sidecar.kept(label)
+        if not held.is_dir():
+            return ""
+        models = self.replaced(kept)
+        return "".join(
+            put_back_diff(name, self._repository / name, _within(held, models, name))
+            for name in models
+        )
+
+    def restore(self, kept: str, before: Mapping[str, Any] = NOTHING) -> None:  # noqa: ARG002
         self.recover()
         label = Path(kept).name
         held, undone = self._sidecar.kept(label), self._sidecar.undone(label)
-        if undone.is_dir():
-            shutil.rmtree(held, ignore_errors=True)
-            return
-        if kept == label and not held.is_dir():
+        if kept == label and not held.is_dir() and not undone.is_dir():
             return
         models = self.replaced(kept)
-        try:
-            self._put_back(models, held, undone)
-        except BaseException:
-            self.recover()
-            raise
+        if not undone.is_dir():
+            self._refuse_not_kept(models, held)
+            try:
+                self._put_back(models, held, undone)
+            except BaseException:
+                self.recover()
+                raise
+        for name in (name for name, existed in models.items() if existed):
+            renew(self._repository / name, _within(undone, models, name))
+        shutil.rmtree(held, ignore_errors=True)
         self._sidecar.prune()
 
     def recover(self) -> None:
@@ -151,33 +176,33 @@ class DirectoryDeployment:
         under which there was none. ExportFailed if what was is not kept any more."""
         label = Path(kept).name
         for folder in (self._sidecar.kept(label), self._sidecar.undone(label)):
-            if (folder / MANIFEST).is_file():
-                manifest: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-                return dict(manifest["models"])
+            if (models := models_of(folder)) is not None:
+                return models
         if kept == label:
             return {}
-        raise ExportFailed(
-            "what the promotion replaced is not kept any more",
-            value=str(self._sidecar.kept(label)),
-            next_step="Promote the trial of an earlier study instead, or put the files back by"
-            " hand.",
-        )
+        raise self._not_kept(label)
 
     # ----------------------------------------------------------------------------------- parts
     def _changes(self, release: Release) -> list[Change]:
-        return [
-            change_of(name, self._repository / name, release.repository / name)
-            for name in release.names
-        ]
+        try:
+            return [
+                change_of(name, self._repository / name, release.repository / name)
+                for name in release.names
+            ]
+        except OSError as error:
+            raise InputRefused(
+                f"what is in service cannot be read: {error.strerror or error}",
+                value=error.filename or str(self._repository),
+                next_step="Give this user the right to, or promote as one who has it.",
+            ) from error
 
     @contextmanager
     def _preparing(self, label: str) -> Iterator[Path]:
         """A fresh folder to prepare a change in."""
-        holder = self._sidecar.folder(STAGED) / label
+        holder = self._sidecar.path / STAGED / label
         try:
             shutil.rmtree(holder, ignore_errors=True)
-            holder.mkdir()
-            yield holder
+            yield self._sidecar.folder(STAGED, label)
         except OSError as error:
             raise ExportFailed(
                 f"the promotion could not be prepared: {error.strerror or error}",
@@ -214,20 +239,24 @@ class DirectoryDeployment:
 
     def _restore_several(self, models: Mapping[str, bool], held: Path, undone: Path) -> None:
         """In a new repository, since models may have been added to it meanwhile."""
-        with self._preparing(undone.name) as holder:
-            fresh = holder / WHOLE
-            if models:
-                self._build_whole(fresh, without=set(models))
-                for name in (name for name, existed in models.items() if existed):
-                    link(held / WHOLE / name, fresh / name)
-            shutil.copy2(held / MANIFEST, holder / MANIFEST)
-            sync_tree(holder)
-        self._turn("", fresh, holder, undone)
-        shutil.rmtree(held, ignore_errors=True)
+        for _ in range(_TRIES):
+            before = self._stamped([""])
+            with self._preparing(undone.name) as holder:
+                fresh = holder / WHOLE
+                if models:
+                    self._build_whole(fresh, without=set(models))
+                    for name in (name for name, existed in models.items() if existed):
+                        link(_within(held, models, name), fresh / name)
+                shutil.copy2(held / MANIFEST, holder / MANIFEST)
+                sync_tree(holder)
+            if self._stamped([""]) == before:
+                self._turn("", fresh, holder, undone)
+                return
+        raise self._changed_meanwhile()
 
     def _turn(self, entry: str, fresh: Path, holder: Path, ends: Path) -> None:
         if not entry and not fresh.exists():  # no model changes: there is nothing but the record
-            ends.parent.mkdir(exist_ok=True)
+            self._sidecar.folder(ends.parent.name)
             holder.rename(ends)
             return
         self._sidecar.turn(entry, other=fresh, holder=holder, ends=ends)
@@ -238,10 +267,34 @@ class DirectoryDeployment:
 
     def _fingerprint(self, changes: Sequence[Change]) -> Fingerprint:
         """Of all that is about to be exchanged: names, sizes, times and inodes."""
-        roots = [changes[0].present] if len(changes) == 1 else [self._repository]
-        return [found for root in roots for found in _stamps(root)]
+        return self._stamped([changes[0].name] if len(changes) == 1 else [""])
+
+    def _stamped(self, names: Sequence[str]) -> Fingerprint:
+        """Of models, or (by an empty name) of the whole repository."""
+        return [found for name in names for found in _stamps(self._repository / name)]
 
     # --------------------------------------------------------------------------------- refusals
+    def _refuse_not_kept(self, models: Mapping[str, bool], held: Path) -> None:
+        """What is gone from where it was kept must not be taken for what was not there before."""
+        for name, existed in models.items():
+            if existed and not os.path.lexists(_within(held, models, name)):
+                raise self._not_kept(held.name)
+
+    def _not_kept(self, label: str) -> ExportFailed:
+        return ExportFailed(
+            "what the promotion replaced is not kept any more",
+            value=str(self._sidecar.kept(label)),
+            next_step="Promote the trial of an earlier study instead, or put the files back by"
+            " hand.",
+        )
+
+    def _changed_meanwhile(self) -> ExportFailed:
+        return ExportFailed(
+            "somebody else changed the repository while the change of it was prepared",
+            value=str(self._repository),
+            next_step="Nothing was changed: ask again when that has ended.",
+        )
+
     def _refuse_unswitchable(self) -> None:
         repository = self._repository
         if not os.access(repository, os.W_OK | os.X_OK):
@@ -330,6 +383,11 @@ def _real(repository: Path) -> Path:
     return real
 
 
+def _within(holder: Path, models: Mapping[str, bool], name: str) -> Path:
+    """Where a model's folder lies in what was kept of a change of ``models``."""
+    return holder / name if len(models) == 1 else holder / WHOLE / name
+
+
 def _mount_in(folder: Path) -> Path | None:
     """The mount point that a directory is, or holds; bind mounts as well, which its device number
     does not tell."""
@@ -338,9 +396,11 @@ def _mount_in(folder: Path) -> Path | None:
 
 
 def _stamps(root: Path) -> Iterator[tuple[str, int, int, int]]:
+    """Of the files below it, and of links."""
     for directory, names, files in os.walk(root):
         names[:] = sorted(set(names) - {"__pycache__"})
-        for file in sorted(files):
+        links = [name for name in names if (Path(directory) / name).is_symlink()]
+        for file in sorted((*files, *links)):
             path = Path(directory) / file
             status = path.lstat()
             yield str(path), status.st_size, status.st_mtime_ns, status.st_ino

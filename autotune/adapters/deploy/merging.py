@@ -11,7 +11,9 @@ import difflib
 import filecmp
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +58,40 @@ class Change:
             ("taken out", self.removed),
             ("kept, though not of the release", beyond),
         ):
-            lines += [f"# {self.name}/{file}: {words}\n" for file in files]
+            lines += _files_told(self.name, files, words)
         return "".join(lines)
+
+
+def _files_told(name: str, files: Iterable[str], words: str) -> list[str]:
+    return [f"# {name}/{file}: {words}\n" for file in files]
+
+
+def put_back_diff(name: str, present: Path, held: Path) -> str:
+    """As `Change.diff`, where a model's whole folder is replaced by one that was kept (neither need
+    be there). Large files are told by their size and time, and not read."""
+    was = set(_files(present)) - {CONFIG_FILE}
+    becomes = set(_files(held)) - {CONFIG_FILE}
+    other = [file for file in was & becomes if not _alike(present / file, held / file)]
+    return "".join(
+        [
+            *text_diff(
+                name,
+                _told(present / CONFIG_FILE),
+                _told(held / CONFIG_FILE),
+                ("in service", "before"),
+            ),
+            *_files_told(name, sorted(becomes - was), "back again"),
+            *_files_told(name, sorted(other), "put back"),
+            *_files_told(name, sorted(was - becomes), "taken out"),
+        ]
+    )
+
+
+def _alike(one: Path, other: Path) -> bool:
+    if not one.exists() or not other.exists() or one.is_dir() or other.is_dir():
+        return one.is_dir() == other.is_dir()
+    mine, theirs = one.stat(), other.stat()
+    return (mine.st_size, mine.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
 
 
 def change_of(name: str, present: Path, release: Path) -> Change:
@@ -111,39 +145,64 @@ def build(change: Change, target: Path) -> None:
     ones are copied, so that what is kept of them outlasts an edit in place."""
     target.mkdir()
     taken = set()
+    here = change.present if change.present.is_dir() else change.present.parent
     for entry in _entries(change.release):
-        _put(entry, change.present / entry.name, target / entry.name)
+        _put(entry, change.present / entry.name, target / entry.name, here)
         taken.add(entry.name)
     if change.present.is_dir():
         for entry in change.present.iterdir():
             if entry.name not in taken:
                 link(entry, target / entry.name, from_bytes=LARGE_BYTES)
-    resemble(target, change.present if change.present.is_dir() else change.present.parent)
+    resemble(target, here)
+    renew(target, change.present)
 
 
-def _put(new: Path, old: Path, target: Path) -> None:
+def _put(new: Path, old: Path, target: Path, above: Path) -> None:
+    """``above``: the directory in service that holds ``old``, or would; what is new there is as
+    open as that is."""
     if old.is_symlink() and old.is_dir() and _same_below(new, old):
         link(old, target)
     elif new.is_dir():
         target.mkdir()
+        here = old if old.is_dir() else above
         for entry in _entries(new):
-            _put(entry, old / entry.name, target / entry.name)
-        if old.is_dir():
-            resemble(target, old)
+            _put(entry, old / entry.name, target / entry.name, here)
+        resemble(target, here)
     elif new.name != CONFIG_FILE and _same(old, new):
         link(old, target, from_bytes=LARGE_BYTES)
     else:
         shutil.copyfile(new, target)
         shutil.copymode(new, target)
-        if old.is_file():
-            resemble(target, old)
+        resemble(target, old if old.is_file() else above)
+
+
+def renew(folder: Path, before: Path) -> None:
+    """Give a model's folder, and its versions', a later time than all had that stood there before.
+
+    A server loads a model anew only where the latest time below its folder is later than it was,
+    and its versions only where the latest below them is (Triton core, ``ModelTimestamp``): of files
+    that were put back, or whose clock ran ahead, it would say that they are loaded and go on with
+    those that it has. Files keep their times.
+    """
+    at = max(time.time_ns(), _latest(before) + 1)
+    for each in (folder, *(folder / str(number) for number in versions(folder))):
+        with suppress(OSError):  # a link to what is somebody else's
+            os.utime(each, ns=(at, at))
+
+
+def _latest(folder: Path) -> int:
+    """Of anything below it, in nanoseconds since the epoch; 0 if it is not there."""
+    found = [folder] if folder.is_dir() else []
+    for directory, names, files in os.walk(folder, followlinks=True):
+        found += [Path(directory) / each for each in (*names, *files)]
+    return max((each.stat().st_mtime_ns for each in found if each.exists()), default=0)
 
 
 def link(source: Path, target: Path, *, from_bytes: int = 0) -> None:
     """A file as a hard link where the file system takes it, else, or below a size, as a copy; a
-    directory with all that it holds; a symbolic link as it is."""
+    directory with all that it holds; a symbolic link as it is, leading to where it does."""
     if source.is_symlink():
-        target.symlink_to(source.readlink())
+        target.symlink_to(_leads_to(source))
     elif source.is_dir():
         target.mkdir()
         for entry in source.iterdir():
@@ -153,6 +212,13 @@ def link(source: Path, target: Path, *, from_bytes: int = 0) -> None:
     elif source.stat().st_size < from_bytes or not _linked(source, target):
         shutil.copy2(source, target)
         resemble(target, source)
+
+
+def _leads_to(link: Path) -> Path:
+    """A relative link that is itself reached through a linked folder leads elsewhere once that
+    folder is none any more."""
+    there, real = link.readlink(), link.parent.resolve()
+    return there if real == link.parent else real / there
 
 
 def _linked(source: Path, target: Path) -> bool:

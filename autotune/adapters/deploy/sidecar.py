@@ -12,7 +12,8 @@ It lies beside and not inside: Triton takes every folder of a repository for a m
 
 A change is one rename, of one model's folder or of the whole repository. The journal is on disk
 before it, and says by the numbers of inodes (which renames keep) on which side of it a process was
-killed: `Sidecar.recover` finishes what has happened, and clears away what has not.
+killed: `Sidecar.recover` finishes what has happened, and clears away what has not. Devices are not
+compared: their numbers need not outlast a restart of the machine, and a rename has but one.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,15 +40,15 @@ from autotune.adapters.durable import (
 from autotune.core.errors import Busy, ExportFailed, InputRefused
 
 KEPT = 5
-"""How many replaced versions are kept, and how many that were taken out again."""
+"""How many replaced versions of a model are kept, and how many that were taken out again."""
 
 SUFFIX = ".autotune"
 STAGED, KEPT_IN, UNDONE = "staged", "kept", "undone"
 MANIFEST = "manifest.json"
 _JOURNAL = "journal.json"
 
-Inode: TypeAlias = tuple[int, int] | None
-"""Device and number of what stands at a path; None: nothing does."""
+Inode: TypeAlias = int | None
+"""The number of what stands at a path; None: nothing does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +75,25 @@ class Sidecar:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Busy if somebody else is changing the repository."""
-        self._make(self.path)
+        """Busy if somebody else is changing the repository; InputRefused where it cannot be."""
+        file = self.path / "lock"
+        with self._writable():
+            self._make(self.path)
+            fresh = not file.exists()
+            lock = FileLock(file, timeout=0, mode=self.repository.stat().st_mode & 0o666)
+            try:
+                lock.acquire()
+            except Timeout as error:
+                raise Busy(
+                    f"another promotion is under way in {self.repository}",
+                    next_step="wait until it has ended; `autotune history MODEL` tells of it",
+                ) from error
+            if fresh:
+                resemble(file, self.repository)
         try:
-            with FileLock(self.path / "lock", timeout=0):
-                yield
-        except Timeout as error:
-            raise Busy(
-                f"another promotion is under way in {self.repository}",
-                next_step="wait until it has ended; `autotune history MODEL` tells of it",
-            ) from error
+            yield
+        finally:
+            lock.release()
 
     def folder(self, *parts: str) -> Path:
         """A folder of the sidecar, made if need be."""
@@ -96,6 +107,11 @@ class Sidecar:
     def undone(self, label: str) -> Path:
         return self.path / UNDONE / label
 
+    def knows(self, label: str) -> bool:
+        """Whether a change of that label was prepared, made or undone here, and is still kept."""
+        folders = (self.path / STAGED / label, self.kept(label), self.undone(label))
+        return any(each.exists() for each in folders)
+
     # ------------------------------------------------------------------------------- the change
     def turn(self, entry: str, *, other: Path, holder: Path, ends: Path) -> None:
         """Make the change, at once. What is brought in must have been synced. ExportFailed, with
@@ -108,8 +124,7 @@ class Sidecar:
             was=inode(self._entry(entry)),
             becomes=inode(other),
         )
-        ends.parent.mkdir(exist_ok=True)
-        replace_synced(self.path / _JOURNAL, json.dumps(asdict(turn)))
+        self._write_down(turn, ends)
         try:
             self._switch(turn)
         except OSError as error:
@@ -121,6 +136,17 @@ class Sidecar:
                 " volume's directory.",
             ) from error
         self._settle(turn)
+
+    def _write_down(self, turn: Turn, ends: Path) -> None:
+        try:
+            self._make(ends.parent)
+            replace_synced(self.path / _JOURNAL, json.dumps(asdict(turn)))
+        except OSError as error:
+            raise ExportFailed(
+                f"the change could not be written down beside the repository: {error.strerror}",
+                value=str(self.path),
+                next_step="Nothing was changed. Is there space left? May this user write there?",
+            ) from error
 
     def _switch(self, turn: Turn) -> None:
         here, other = self._entry(turn.entry), self.path / turn.other
@@ -168,27 +194,35 @@ class Sidecar:
         shutil.rmtree(self.path / STAGED, ignore_errors=True)
 
     def prune(self) -> None:
-        """Keep the last `KEPT` of what was replaced, and of what was taken out again."""
+        """Of each model, keep the last `KEPT` of what was replaced, and of what was taken out
+        again: what changes often takes no place from what seldom does."""
         for folder in (self.path / KEPT_IN, self.path / UNDONE):
             held = sorted(folder.iterdir(), key=_age, reverse=True) if folder.is_dir() else []
-            for old in held[KEPT:]:
-                shutil.rmtree(old, ignore_errors=True)
+            seen: Counter[str] = Counter()
+            for each in held:
+                models = models_of(each) or ("",)
+                if all(seen[name] >= KEPT for name in models):
+                    shutil.rmtree(each, ignore_errors=True)
+                seen.update(models)
 
     def probe(self) -> None:
         """InputRefused unless directories can be exchanged here."""
-        try:
-            with TemporaryDirectory(dir=self.folder(), prefix="probe-") as scratch:
-                pair = [Path(scratch) / name for name in ("one", "other")]
-                for each in pair:
-                    each.mkdir()
-                able = exchange(*pair)
-        except OSError as error:
+        with (
+            self._writable(),
+            TemporaryDirectory(dir=self.folder(), prefix="probe-") as scratch,
+        ):
+            pair = [Path(scratch) / name for name in ("one", "other")]
+            for each in pair:
+                each.mkdir()
+            able = exchange(*pair)
+        if self.path.stat().st_dev != self.repository.stat().st_dev:
             raise InputRefused(
-                f"the folder beside the repository cannot be written: {error.strerror}",
+                "the folder beside the repository lies on another file system than the repository,"
+                " so that nothing can be exchanged between the two",
                 value=str(self.path),
-                next_step="Let this user write there: new files are prepared in it, so that the"
-                " repository changes in one step.",
-            ) from error
+                next_step="Move it to the repository's file system; a repository that is a btrfs"
+                " subvolume: use a directory within it.",
+            )
         if not able:
             raise InputRefused(
                 "the repository's file system cannot exchange two directories in one step, so a"
@@ -206,34 +240,77 @@ class Sidecar:
         return path.relative_to(self.path).as_posix()
 
     def _make(self, path: Path) -> None:
-        """As open as the repository is, and no more."""
-        fresh = not self.path.exists()
-        path.mkdir(parents=True, exist_ok=True)
-        if fresh:
-            resemble(self.path, self.repository)
+        """With what leads to it; as open as the repository is, and no more, whoever made it."""
+        below = path.relative_to(self.path).parts
+        for i in range(len(below) + 1):
+            each = self.path.joinpath(*below[:i])
+            fresh = not each.exists()
+            each.mkdir(exist_ok=True)
+            if fresh:
+                resemble(each, self.repository)
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputRefused(
+                f"the folder beside the repository cannot be written: {error.strerror}",
+                value=str(self.path),
+                next_step="Let this user write there: new files are prepared in it, so that the"
+                " repository changes in one step.",
+            ) from error
 
 
 def inode(path: Path) -> Inode:
     try:
-        status = path.lstat()
+        return path.lstat().st_ino
     except FileNotFoundError:
         return None
-    return status.st_dev, status.st_ino
+
+
+def models_of(held: Path) -> Mapping[str, bool] | None:
+    """The models of which something is held in a folder of the sidecar, and whether each was there
+    before it was replaced; None where that is not told."""
+    try:
+        plain: Any = json.loads((held / MANIFEST).read_text(encoding="utf-8"))
+        return {str(name): bool(existed) for name, existed in plain["models"].items()}
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+_LISTS = ("system.posix_acl_access", "system.posix_acl_default", "security.selinux")
+"""Extended attributes that say who may do what."""
 
 
 def resemble(path: Path, like: Path) -> None:
-    """The owner and the rights of another file or directory, as far as this user may."""
+    """The owner and the rights of another file or directory, access lists and labels with them, as
+    far as this user may. A file is as open as a directory that it resembles; whether it can be run
+    stays."""
     status = like.stat()
-    path.chmod(status.st_mode & 0o7777)
-    try:
-        os.chown(path, status.st_uid, status.st_gid)
-    except PermissionError:
-        return
+    mode = status.st_mode & 0o7777
+    if like.is_dir() and not path.is_dir():
+        mode &= 0o666 | (path.stat().st_mode & 0o111)
+    _give(path, status)
+    path.chmod(mode)  # after: a file that changes hands loses the bits that lend its owner's rights
+    if like.is_dir() == path.is_dir():
+        for name in set(os.listxattr(like)) & set(_LISTS):
+            with suppress(OSError):
+                os.setxattr(path, name, os.getxattr(like, name))
+
+
+def _give(path: Path, status: os.stat_result) -> None:
+    """To its owner and group, or at least to its group: that a member may do."""
+    for owner in (status.st_uid, -1):
+        with suppress(PermissionError):
+            os.chown(path, owner, status.st_gid)
+            return
 
 
 def _turn(plain: dict[str, Any]) -> Turn:
     for side in ("was", "becomes"):
-        plain[side] = None if plain[side] is None else tuple(plain[side])
+        if isinstance(plain[side], list):  # by an earlier autotune, with the device before it
+            plain[side] = plain[side][-1]
     return Turn(**plain)
 
 
