@@ -8,6 +8,7 @@ three do the same. Raises only errors of `autotune.core.errors`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from autotune.core.comparison import Comparison
 from autotune.core.intervals import Interval
 from autotune.core.jobs import SOMEWHERE, Beat, Job, JobKind, JobState, Place
 from autotune.core.notices import Event, Notice, NoticeState
-from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
+from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Step, Target
 from autotune.core.records import DecisionRecord, StudyRecord
 from autotune.core.schedules import NightRun, Outcome, RunState, Schedule, ScheduleState
 from autotune.core.standing import Standing
@@ -138,8 +139,9 @@ class ScheduleStore(Protocol):
 
 
 class PromotionStore(Protocol):
-    def propose(self, promotion: Promotion) -> int:
-        """Store it in its state; an older proposal for the same model and target is superseded."""
+    def propose(self, promotion: Promotion, *, step: Step | None = None) -> int:
+        """Store it in its state; an older proposal for the same model and target is superseded.
+        ``step`` is noted with it, both or neither."""
 
     def promotion(self, promotion_id: int) -> Promotion: ...
 
@@ -162,13 +164,22 @@ class PromotionStore(Protocol):
         reason: str | None = None,
         kept: str | None = None,
         detail: Mapping[str, Any] | None = None,
+        step: Step | None = None,
     ) -> Promotion:
         """Change its state if it is one of the ``expected``, else InputRefused: two people cannot
-        approve what one has rejected. One that is done supersedes the model's and target's last,
-        and the audit trail says so."""
+        approve what one has rejected. One that is done supersedes the model's and target's last;
+        where one is rolled back, the one that it had superseded is done again; the audit trail
+        says so. ``step`` is noted with the change. All of it or nothing."""
 
     def champion(self, model: str, target: Target | None = None) -> Promotion | None:
         """The latest that is in service."""
+
+    def models(self) -> Sequence[str]:
+        """Those that were ever proposed, by name."""
+
+    def alone(self, target: Target) -> AbstractContextManager[None]:
+        """Busy while another process, on whatever machine that shares the database, has a target
+        that meets it. It ends with its process."""
 
     def note(  # noqa: PLR0913 - who did what to what, and why
         self,
@@ -182,8 +193,10 @@ class PromotionStore(Protocol):
     ) -> None:
         """Add to the audit trail, which only grows."""
 
-    def audit(self, *, subject: str | None = None, limit: int = 200) -> Sequence[AuditEntry]:
-        """Newest first."""
+    def audit(
+        self, *, subject: str | None = None, subjects: Collection[str] = (), limit: int = 200
+    ) -> Sequence[AuditEntry]:
+        """Newest first; of one subject, or of several, where they are named."""
 
 
 class TokenStore(Protocol):
@@ -256,15 +269,25 @@ class Deployment(Protocol):
     def preflight(self, release: Release) -> str:
         """InputRefused if it cannot be done; else the unified diff of the configurations."""
 
+    def before(self, release: Release) -> Mapping[str, Any]:
+        """What `restore` has to be told besides where files are kept, as plain data: how a server
+        was found, of which nothing is on disk."""
+
     def apply(self, release: Release, *, label: str) -> str:
-        """Put it into service, all or nothing; returns where what it replaced is kept."""
+        """Put it into service; returns where what it replaced is kept. Where it raises, `restore`
+        by the label puts back what was there."""
 
     def verify(self, release: Release) -> None:
         """ServerFailed or ExportFailed unless what is in service is the release."""
 
-    def restore(self, kept: str) -> None:
+    def undoing(self, kept: str, before: Mapping[str, Any]) -> str:
+        """The unified diff that `restore` would make of the configurations; empty where it would
+        change nothing, or has done so. ServerFailed if that cannot be told."""
+
+    def restore(self, kept: str, before: Mapping[str, Any]) -> None:
         """Put back what `apply` kept, by where it said or by the label: by the label also where
-        nothing was applied. Safe to call twice."""
+        nothing was applied. Safe to call twice. ServerFailed where files are put back, and a server
+        does not take them."""
 
     def recover(self) -> None:
         """Finish or undo what a killed process left half done."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.bootstrap.promotions import LOOKED_THROUGH, propose_now, reject_now
-from autotune.bootstrap.releases import normalized
+from autotune.bootstrap.promotions import propose_now, reject_now
+from autotune.bootstrap.releases import LOOKED_THROUGH, normalized
 from autotune.core.errors import Conflict
 from autotune.core.jobs import CPU, Job, JobKind
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
@@ -96,8 +96,8 @@ def champion_of(store: ServiceStore, model: str, target: Target | None = None) -
 
 def models(store: ServiceStore) -> list[str]:
     """Those that have schedules or promotions."""
-    promoted = {each.model for each in store.promotions.promotions(limit=LOOKED_THROUGH)}
-    return sorted(promoted | {_model_of(each) for each in store.schedules.schedules()})
+    scheduled = {_model_of(each) for each in store.schedules.schedules()}
+    return sorted(scheduled | {*store.promotions.models()})
 
 
 def history(store: ServiceStore, model: str) -> ModelHistory:
@@ -112,12 +112,11 @@ def history(store: ServiceStore, model: str) -> ModelHistory:
         *map(subject_of, promotions),
         *(f"schedule {name}" for name in schedules),
     }
-    audit = store.promotions.audit(limit=LOOKED_THROUGH)
     return ModelHistory(
         model=model,
         champions=[each for each in promotions if each.applied_at is not None],
         nights=_nights(store, schedules),
-        audit=[entry for entry in audit if entry.subject in subjects],
+        audit=store.promotions.audit(subjects=subjects, limit=LOOKED_THROUGH),
     )
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from typing import TypeAlias
 
 from autotune.bootstrap.bench import alone as alone_here
 from autotune.bootstrap.notices import notify
 from autotune.bootstrap.releases import (
     BRINGS,
     FOUND,
+    LOOKED_THROUGH,
     NATIVE,
     SENDS,
     WAITING,
@@ -21,6 +23,7 @@ from autotune.bootstrap.releases import (
     Place,
     export_release,
     folder_of,
+    in_service,
     known_configs,
     normalized,
     place,
@@ -31,18 +34,19 @@ from autotune.bootstrap.releases import (
     sweep,
 )
 from autotune.bootstrap.stored import StoredStudy
-from autotune.core.errors import InputRefused
-from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.errors import AutotuneError, Busy, Conflict, InputRefused
+from autotune.core.promotions import Promotion, PromotionState, Step, Target
 from autotune.core.study import Study
 from autotune.ports import Progress, ProgressListener
-from autotune.retune.promote import Promoter, Tell, subject_of
+from autotune.retune.promote import MACHINE, Promoter, ShadowCheck, Tell, label_of
 from autotune.service_ports import Release
 from autotune.settings import Settings
 from autotune.studyfile import read_definition
 from storage.service import ServiceStore
 
 STAGE = "promote"
-LOOKED_THROUGH = 1000
+
+Say: TypeAlias = Callable[[str], None]
 
 
 def unheard(_: Progress) -> None:
@@ -84,10 +88,9 @@ def propose_now(  # noqa: PLR0913 - what, where, why, for whom
         exported = export_release(
             store.trials, str(stored.record.id), trial=trial, native=native, out=folder
         )
-        champion = store.promotions.champion(model, target)
         known = known_configs(
             exported.found,
-            champion,
+            in_service(store.promotions, target),
             study=stored.study,
             lasting=target.repository is not None,
         )
@@ -106,8 +109,8 @@ def propose_now(  # noqa: PLR0913 - what, where, why, for whom
             created_by=by,
             schedule_id=schedule_id,
         )
-        promotion = store.promotions.promotion(store.promotions.propose(made))
-        _note(store, promotion, by, "proposed", why)
+        step = Step(who=by, action="proposed", why=why, diff=diff)
+        promotion = store.promotions.promotion(store.promotions.propose(made, step=step))
         folder.rename(folder_of(settings, promotion))
     sweep(store.promotions, settings)
     return promotion
@@ -154,22 +157,23 @@ def promote_now(  # noqa: PLR0913 - which one, for whom, and how
     settings = Settings.from_environment()
     promotion = store.promotions.promotion(promotion_id)
     study = _study_of(store, promotion)
+    say = _saying(listen)
     with ExitStack() as stack:
         shadow = shadow_of(study, promotion.target, stack)
         if shadow is not None and alone:
             stack.enter_context(alone_here())
         there = _there(store, promotion, study, stack, by, anyway=anyway)
+        _settle_others(store, promotion, by, say)
+        stack.enter_context(store.promotions.alone(promotion.target))
         stack.enter_context(there.locked())
-        promoter = Promoter(
-            store=store.promotions,
-            deployment=there,
+        promoter = _promoter(
+            store,
+            there,
+            by=by,
+            say=say,
             release=lambda: _release(store, promotion, settings),
             shadow=shadow,
-            tell=_telling(store),
-            by=by,
-            say=_saying(listen),
         )
-        _give_up_killed(store, promoter, promotion)
         try:
             return promoter.promote(promotion_id)
         finally:
@@ -188,9 +192,9 @@ def _there(  # noqa: PLR0913 - what for, and how
 ) -> Place:
     """A target that is not there any more fails the promotion."""
     target = promotion.target
-    champion = store.promotions.champion(promotion.model, target)
     found = Contents.from_json(promotion.detail.get(FOUND))
-    known = known_configs(found, champion, study=study, lasting=target.repository is not None)
+    promoted = in_service(store.promotions, target)
+    known = known_configs(found, promoted, study=study, lasting=target.repository is not None)
     try:
         return place(
             target,
@@ -200,10 +204,14 @@ def _there(  # noqa: PLR0913 - what for, and how
             load_timeout_s=study.server.load_timeout_s,
         )
     except InputRefused as error:
-        _note(store, promotion, by, "failed", error.rule)
-        store.promotions.advance(
-            promotion.id, expected=WAITING, state=PromotionState.FAILED, reason=error.rule
-        )
+        if promotion.state in WAITING:
+            store.promotions.advance(
+                promotion.id,
+                expected=WAITING,
+                state=PromotionState.FAILED,
+                reason=error.rule,
+                step=Step(who=by, action="failed", why=error.rule),
+            )
         raise
 
 
@@ -222,13 +230,71 @@ def _release(store: ServiceStore, promotion: Promotion, settings: Settings) -> R
     return release_at(folder)
 
 
-def _give_up_killed(store: ServiceStore, promoter: Promoter, promotion: Promotion) -> None:
-    """Other promotions to the same target that are under way, though the lock is ours: their
-    processes are gone."""
-    under_way = store.promotions.promotions(states=(PromotionState.APPLYING,), limit=LOOKED_THROUGH)
-    for each in under_way:
-        if each.id != promotion.id and str(each.target) == str(promotion.target):
-            promoter.give_up(each)
+def _settle_others(store: ServiceStore, promotion: Promotion, by: str, say: Say) -> None:
+    """Other promotions that are under way at what this one's target changes too: Busy where one is,
+    and what a killed process left is undone first. The caller holds no lock of the target yet."""
+    for each in under_way(store):
+        if each.id == promotion.id or not each.target.meets(promotion.target):
+            continue
+        try:
+            settled = give_up_now(store, each.id, by=by, say=say)
+        except _Elsewhere:
+            if each.target.grpc == promotion.target.grpc is not None:
+                raise
+            continue  # a directory of the same name, on another machine
+        if settled.state is PromotionState.APPLYING:
+            raise AutotuneError(
+                f"promotion {each.id} of {each.model} was left half done there, and cannot be"
+                " undone yet",
+                value=settled.reason,
+                next_step=f"When that is mended, `autotune promote --approve {each.id}` undoes it,"
+                " and so does the service.",
+            )
+
+
+def under_way(store: ServiceStore) -> Sequence[Promotion]:
+    """By their state: whether a process is still at one, its locks tell."""
+    return store.promotions.promotions(states=(PromotionState.APPLYING,), limit=LOOKED_THROUGH)
+
+
+def give_up_now(
+    store: ServiceStore, promotion_id: int, *, by: str, say: Say = lambda _: None
+) -> Promotion:
+    """What was in service before one that is under way, though its process is gone, is put back;
+    it is then FAILED, or still APPLYING where a server does not answer. Busy where its process is
+    not gone, or where another machine has what it replaced."""
+    promotion = store.promotions.promotion(promotion_id)
+    with ExitStack() as stack:
+        _refuse_elsewhere(store, promotion, stack)
+        stack.enter_context(store.promotions.alone(promotion.target))
+        there = _there(store, promotion, _study_of(store, promotion), stack, by, anyway=True)
+        stack.enter_context(there.locked())
+        promotion = store.promotions.promotion(promotion_id)
+        if promotion.state is not PromotionState.APPLYING:
+            return promotion
+        say(f"promotion {promotion.id} was left half done at {promotion.target}")
+        return _promoter(store, there, by=by, say=say).give_up(promotion)
+
+
+class _Elsewhere(Busy):
+    """What a promotion replaced is on another machine."""
+
+
+def _refuse_elsewhere(store: ServiceStore, promotion: Promotion, stack: ExitStack) -> None:
+    """On a database that several machines may share: where another one has begun it, and there is
+    no trace of it here, as there is in a directory that both have."""
+    machine = str(promotion.detail.get(MACHINE, ""))
+    shared = store.engine.dialect.name == "postgresql"
+    if not shared or machine in ("", Settings.from_environment().machine):
+        return
+    with suppress(InputRefused):
+        if place(promotion.target, stack, known=None).begun(label_of(promotion)):
+            return
+    raise _Elsewhere(
+        f"promotion {promotion.id} was begun on {machine}, which has what it replaced",
+        next_step=f"`autotune promote --approve {promotion.id}` there goes on with it. A machine"
+        " that has another name by now is called as before by AUTOTUNE_MACHINE.",
+    )
 
 
 def roll_back_now(
@@ -241,37 +307,78 @@ def roll_back_now(
 ) -> Promotion:
     """Put back what a promotion that is in service replaced: it is then ROLLED_BACK, and the one
     that it had superseded is the champion again. AutotuneError where another promotion to the
-    target is under way."""
+    target is under way; Conflict where a later one has changed the same models there."""
     promotion = store.promotions.promotion(promotion_id)
+    say = _saying(listen)
     with ExitStack() as stack:
         there = place(promotion.target, stack, known=None)
+        _settle_others(store, promotion, by, say)
+        stack.enter_context(store.promotions.alone(promotion.target))
         stack.enter_context(there.locked())
-        promoter = Promoter(
-            store=store.promotions,
-            deployment=there,
-            release=_no_release,
-            shadow=None,
-            tell=_telling(store),
-            by=by,
-            say=_saying(listen),
-        )
-        _give_up_killed(store, promoter, promotion)
-        return promoter.roll_back(promotion_id, why)
+        _refuse_below_another(store, promotion)
+        return _promoter(store, there, by=by, say=say).roll_back(promotion_id, why)
+
+
+def _refuse_below_another(store: ServiceStore, promotion: Promotion) -> None:
+    """What a later promotion has put over it (of a pipeline that shares a step, or to the same
+    repository under another target's name) would be taken out with it, and be called in service."""
+    if promotion.state is not PromotionState.DONE:
+        return
+    for each in in_service(store.promotions, promotion.target):
+        if each.id == promotion.id:
+            return
+        if shared := sorted(_models(each) & _models(promotion)):
+            raise Conflict(
+                f"promotion {each.id} of {each.model} at {each.target} came after promotion"
+                f" {promotion.id}, and has changed {', '.join(shared)} too",
+                next_step=f"Roll that back first: `autotune rollback {each.model}"
+                f"{_named(each.target)}`.",
+            )
+
+
+def _models(promotion: Promotion) -> set[str]:
+    return set(Contents.from_json(promotion.detail.get(BRINGS)).configs)
+
+
+def _named(target: Target) -> str:
+    """By the options of the command line."""
+    named = (("--target", target.repository), ("--target-grpc", target.grpc))
+    return "".join(f" {option} {value}" for option, value in named if value is not None)
+
+
+def _promoter(  # noqa: PLR0913 - what it works with
+    store: ServiceStore,
+    there: Place,
+    *,
+    by: str,
+    say: Say,
+    release: Callable[[], Release] | None = None,
+    shadow: ShadowCheck | None = None,
+) -> Promoter:
+    return Promoter(
+        store=store.promotions,
+        deployment=there,
+        release=release or _no_release,
+        shadow=shadow,
+        tell=_telling(store),
+        by=by,
+        say=say,
+        machine=Settings.from_environment().machine,
+    )
 
 
 def _no_release() -> Release:
-    raise AssertionError("a rollback has no release")
+    raise AssertionError("what is put back has no release")
 
 
 def approve_now(store: ServiceStore, promotion_id: int, *, by: str) -> Promotion:
-    promotion = store.promotions.advance(
+    return store.promotions.advance(
         promotion_id,
         expected=(PromotionState.PROPOSED,),
         state=PromotionState.APPROVED,
         by=by,
+        step=Step(who=by, action="approved"),
     )
-    _note(store, promotion, by, "approved")
-    return promotion
 
 
 def reject_now(store: ServiceStore, promotion_id: int, *, why: str, by: str) -> Promotion:
@@ -281,8 +388,8 @@ def reject_now(store: ServiceStore, promotion_id: int, *, why: str, by: str) -> 
         state=PromotionState.REJECTED,
         by=by,
         reason=why,
+        step=Step(who=by, action="rejected", why=why),
     )
-    _note(store, promotion, by, "rejected", why)
     sweep(store.promotions, Settings.from_environment())
     return promotion
 
@@ -292,15 +399,9 @@ def _study_of(store: ServiceStore, promotion: Promotion) -> Study:
     return read_definition(store.trials.study(str(promotion.study_id)).definition)
 
 
-def _saying(listen: ProgressListener) -> Callable[[str], None]:
+def _saying(listen: ProgressListener) -> Say:
     return lambda text: listen(Progress(stage=STAGE, text=text))
 
 
 def _telling(store: ServiceStore) -> Tell:
     return lambda event, title, text, payload: notify(store.notices, event, title, text, payload)
-
-
-def _note(store: ServiceStore, promotion: Promotion, by: str, action: str, why: str = "") -> None:
-    about = {"model": promotion.model, "target": str(promotion.target)}
-    diff = promotion.diff if promotion.state is PromotionState.PROPOSED else ""
-    store.promotions.note(by, action, subject_of(promotion), why=why, diff=diff, detail=about)

@@ -41,6 +41,9 @@ BRINGS, FOUND, NATIVE, SENDS = "brings", "found", "native", "sends"
 """Keys of a promotion's detail: what it brings, and what its study found (see `Contents`); whether
 a native form was exported; the models whose files are other than the study's."""
 
+LOOKED_THROUGH = 1000
+"""How many promotions are, for those that are in service or under way somewhere."""
+
 LEFT_S = 86_400
 """So old, what is there of a proposal that was never stored is nobody's any more."""
 
@@ -248,17 +251,24 @@ def served_natively(at: Place, target: Target, name: str) -> bool:
     return backend_of(config, folder) == "onnxruntime"
 
 
+def in_service(store: PromotionStore, target: Target) -> list[Promotion]:
+    """Of whatever model, at what the target changes: the latest first."""
+    done = store.promotions(states=(PromotionState.DONE,), limit=LOOKED_THROUGH)
+    there = (each for each in done if each.target.meets(target))
+    return sorted(there, key=lambda each: each.applied_at or 0.0, reverse=True)
+
+
 def known_configs(
-    found: Contents, champion: Promotion | None, *, study: Study, lasting: bool
+    found: Contents, promoted: Sequence[Promotion], *, study: Study, lasting: bool
 ) -> list[Known]:
     """What may be in service without anybody else having put it there: what the study found, what
-    the champion brought, and, where that does not outlast a restart of the server, what it had
-    found itself."""
+    was promoted there, and, where that does not outlast a restart of the server, what had been
+    found before it."""
     remote = study.server.launch is Launch.REMOTE
     known = [_known(found, completed=remote)]
-    if champion is not None:
-        known.append(_known(Contents.from_json(champion.detail.get(BRINGS))))
-        before = None if lasting else champion.detail.get(FOUND)
+    for each in reversed(promoted):
+        known.append(_known(Contents.from_json(each.detail.get(BRINGS))))
+        before = None if lasting else each.detail.get(FOUND)
         known.append(_known(Contents.from_json(before), completed=True))
     return [each for each in known if each.configs]
 

@@ -28,6 +28,7 @@ from autotune.bootstrap.guard import Limits
 from autotune.bootstrap.readiness import Readiness
 from autotune.bootstrap.schedules import begin_run
 from autotune.bootstrap.service import open_service
+from autotune.bootstrap.settling import Settling
 from autotune.bootstrap.upkeep import Aftermath, Forgetting, Upkeep
 from autotune.bootstrap.web import web_app
 from autotune.bootstrap.worker import GRACE_S, Timing, Worker, job_command
@@ -159,7 +160,13 @@ def _parts(asked: Asked, store: ServiceStore, settings: Settings) -> Mapping[str
     forgetting = None
     if asked.keep_samples_days is not None:
         forgetting = Forgetting(forget=store.forget_samples, days=asked.keep_samples_days)
-    upkeep = Upkeep(aftermath, store.notices, settings, forgetting=forgetting)
+    upkeep = Upkeep(
+        aftermath,
+        store.notices,
+        settings,
+        forgetting=forgetting,
+        settle=Settling(store).see_to,
+    )
     parts: dict[str, Part] = {"upkeep": upkeep}
     if asked.worker:
         url = parse_url(asked.db).render_as_string(hide_password=False)

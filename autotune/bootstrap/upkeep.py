@@ -18,7 +18,7 @@ from autotune.bootstrap.worker import someone_measures
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.notices import Event, Notice
-from autotune.core.promotions import PromotionState
+from autotune.core.promotions import PromotionState, Step
 from autotune.core.schedules import RunState
 from autotune.service_ports import JobStore, NoticeStore, PromotionStore, ScheduleStore
 from autotune.settings import Settings
@@ -88,8 +88,8 @@ class Aftermath:
             self._schedules.update_run(run.id, state=state, reason=job.reason)
 
     def _end_promotion(self, job: Job) -> None:
-        """One that was never begun. What had begun is undone when its target is promoted to next,
-        or gone on with by `autotune promote`: that is said where it stands."""
+        """One that was never begun. What had begun is undone (see `settling`), or gone on with by
+        `autotune promote`: that is said where it stands."""
         promotion = self._promotions.promotion(job.payload["promotion"])
         if promotion.state is PromotionState.APPROVED:
             self._promotions.advance(
@@ -97,14 +97,17 @@ class Aftermath:
                 expected=(PromotionState.APPROVED,),
                 state=PromotionState.FAILED,
                 reason=job.reason,
+                step=Step(who=job.created_by, action="failed", why=job.reason),
             )
         elif promotion.state is PromotionState.APPLYING and not promotion.reason:
+            why = f"left half done: {job.reason}"
             self._promotions.advance(
                 promotion.id,
                 expected=(PromotionState.APPLYING,),
                 state=PromotionState.APPLYING,
-                reason=f"left half done: {job.reason}; `autotune promote --approve {promotion.id}`"
-                " goes on with it, the next promotion to its target undoes it",
+                reason=f"{why}; the service, or the next promotion to its target, undoes it, unless"
+                f" `autotune promote --approve {promotion.id}` goes on with it before",
+                step=Step(who=job.created_by, action="left half done", why=job.reason),
             )
 
     def _tell(self, job: Job) -> None:
@@ -189,11 +192,13 @@ class Upkeep:
         settings: Settings,
         *,
         forgetting: Forgetting | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         self._aftermath = aftermath
         self._notices = notices
         self._settings = settings
         self._forgetting = forgetting
+        self._settle = settle
         self._tidied_at: float | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -216,7 +221,7 @@ class Upkeep:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            for duty in (self._aftermath.see_to, self._send, self._tidy):
+            for duty in (self._aftermath.see_to, self._settle, self._send, self._tidy):
                 _attempt(duty)
             self._wake.wait(EVERY_S)
             self._wake.clear()

@@ -211,6 +211,12 @@ def _target(how: dict[str, Any]) -> Target:
 
 
 def _told(promotion: Promotion, *, as_json: bool) -> None:
+    if promotion.state is PromotionState.APPLYING:
+        raise AutotuneError(
+            f"promotion {promotion.id} of {promotion.model} is left half done: {promotion.reason}",
+            next_step=f"autotune promote --approve {promotion.id} tries again to undo it, and so"
+            " does the service",
+        )
     if promotion.state is PromotionState.FAILED:
         raise AutotuneError(
             f"promotion {promotion.id} of {promotion.model} failed: {promotion.reason}",

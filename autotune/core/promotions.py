@@ -36,6 +36,12 @@ class Target:
     def live(self) -> bool:
         return self.grpc is not None
 
+    def meets(self, other: Target) -> bool:
+        """Whether the two change the same repository, or what the same server serves."""
+        return (self.repository is not None and self.repository == other.repository) or (
+            self.grpc is not None and self.grpc == other.grpc
+        )
+
     def __str__(self) -> str:
         return " and ".join(str(each) for each in (self.repository, self.grpc) if each is not None)
 
@@ -94,3 +100,13 @@ class AuditEntry:
     why: str = ""
     diff: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What somebody did to a promotion, to be noted in the audit trail together with the change."""
+
+    who: str
+    action: str
+    why: str = ""
+    diff: str = ""

@@ -4,6 +4,9 @@ recover → preflight → apply → verify → shadow check → done; whatever g
 have been changed: restore → failed. A step is noted when it has been taken and before the
 promotion's state says so: a process that is killed between the two takes the step again, which none
 of them minds, and notes it again.
+
+Where a server does not answer, what was in service before cannot be put back there: the promotion
+is then left APPLYING, and it is tried again (`Promoter.promote`, `Promoter.give_up`) until it can.
 """
 
 from __future__ import annotations
@@ -12,17 +15,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from autotune.core.errors import AutotuneError, InputRefused, Interrupted, LoadFailed
+from autotune.core.errors import (
+    AutotuneError,
+    InputRefused,
+    Interrupted,
+    LoadFailed,
+    ServerFailed,
+)
 from autotune.core.notices import Event
 from autotune.core.promotions import Promotion, PromotionState
 from autotune.core.sla import Outcome
 from autotune.service_ports import Deployment, PromotionStore, Release
 
-BEGUN, UNDOING, CHECK = "begun", "undoing", "check"
-"""Keys of a promotion's detail: whether anything may have been changed; why it is being undone;
-what the shadow check found."""
-LATEST = 1000
-"""How many promotions of a model are looked through for the one that was in service before."""
+BEGUN, BEFORE, MACHINE = "begun", "before", "machine"
+UNDOING, BACK, TRIES, CHECK = "undoing", "back", "tries", "check"
+"""Keys of a promotion's detail: whether anything may have been changed, how the target was found
+before that, and on which machine; why it is being undone, what that changes, and how often it could
+not be; what the shadow check found."""
+MOST_TRIES = 1000
+"""How often what was in service before is put back, in vain, before the promotion is given up."""
 
 Tell: TypeAlias = Callable[[Event, str, str, Mapping[str, Any]], object]
 """Send a notice: event, title, text, and all of it as plain data."""
@@ -57,8 +68,8 @@ def subject_of(promotion: Promotion) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promoter:
-    """Takes the steps, as ``by``. ``release`` has the files made; ``shadow`` is None where no check
-    was asked for. Whoever calls it holds the target's lock."""
+    """Takes the steps, as ``by``, on ``machine``. ``release`` has the files made; ``shadow`` is
+    None where no check was asked for. Whoever calls it holds the target's lock."""
 
     store: PromotionStore
     deployment: Deployment
@@ -67,6 +78,7 @@ class Promoter:
     tell: Tell
     by: str
     say: Callable[[str], None]
+    machine: str = ""
 
     # ------------------------------------------------------------------------------- promotion
     def promote(self, promotion_id: int) -> Promotion:
@@ -82,12 +94,12 @@ class Promoter:
             expected=waiting,
             state=PromotionState.APPLYING,
             by=self.by if before.state is PromotionState.PROPOSED else None,
+            detail={**before.detail, MACHINE: self.machine},
         )
+        if promotion.detail.get(UNDOING):
+            return self.give_up(promotion)
         if before.state is PromotionState.APPLYING:
             self._note(promotion, "taken up again", "its process had been ended half-way")
-        if promotion.detail.get(UNDOING):
-            self.deployment.recover()
-            return self._undo(promotion, str(promotion.detail[UNDOING]))
         try:
             self.deployment.recover()
             release = self.release()
@@ -106,18 +118,20 @@ class Promoter:
 
     def give_up(self, promotion: Promotion) -> Promotion:
         """One that is under way though its process is gone: what was in service before it is
-        again, and it has FAILED."""
+        again, and it has FAILED; or it is left as it is, where a server does not answer."""
         self.deployment.recover()
-        return self._undo(promotion, "its process was ended half-way")
+        why = promotion.detail.get(UNDOING) or "its process was ended half-way"
+        return self._undo(promotion, str(why))
 
     def _looked_at(self, promotion: Promotion, release: Release) -> Promotion:
         self.say(f"looking at {promotion.target}")
         diff = self.deployment.preflight(release)
+        before = dict(self.deployment.before(release))
         self._note(promotion, "begun", promotion.why, diff=diff)
-        return self._keep(promotion, {BEGUN: True})
+        return self._keep(promotion, {BEGUN: True, BEFORE: before})
 
     def _applied(self, promotion: Promotion, release: Release) -> Promotion:
-        """All or nothing: where this raises, what was in service before is."""
+        """Where this raises, something may be in service."""
         self.say(f"putting trial {promotion.trial} into service at {promotion.target}")
         kept = self.deployment.apply(release, label=label_of(promotion))
         self._note(promotion, "applied", detail={"kept": kept})
@@ -153,13 +167,14 @@ class Promoter:
         )
 
     def _checked(self, promotion: Promotion) -> Checked | None:
-        """One that could not be measured is undecided: that is no fault of what is in service."""
+        """One that could not be measured, or whose requests cannot be made any more, is undecided:
+        that is no fault of what is in service."""
         if self.shadow is None:
             return None
         self.say("checking its SLA beside the live traffic")
         try:
             checked = self.shadow.check()
-        except LoadFailed as error:
+        except (LoadFailed, InputRefused) as error:
             words = f"its SLA could not be checked: {_words(error)}"
             checked = Checked(outcome=Outcome.UNDECIDED, words=words)
         self._note(promotion, f"checked: {checked.outcome}", checked.words, detail=checked.detail)
@@ -167,27 +182,65 @@ class Promoter:
 
     def _undo(self, promotion: Promotion, why: str) -> Promotion:
         """Put back what was in service before; the promotion has FAILED."""
-        promotion = self._keep(promotion, {UNDOING: why})
+        back = promotion.detail.get(BACK) or self._would_put_back(promotion)
+        promotion = self._keep(promotion, {UNDOING: why, BACK: back})
         self.say(f"putting back what was in service: {why}")
         if (wrong := self._restored(promotion)) is not None:
-            return self._fail(promotion, f"{why}; and it could not be undone: {wrong}")
-        self._note(promotion, "undone", why)
+            words = f"{why}; and it could not be undone: {_words(wrong)}"
+            unanswered = isinstance(wrong, ServerFailed)
+            return self._left(promotion, words) if unanswered else self._fail(promotion, words)
+        self._note(promotion, "undone", why, diff=back)
         failed = self._failed(promotion, f"{why}; what was in service before is again")
         self._told(Event.ROLLED_BACK, failed, "was rolled back")
         return failed
 
-    def _abandon(self, promotion: Promotion, why: str) -> Promotion:
-        """After an error before it was in service; a killed process may have put it there."""
-        wrong = self._restored(promotion) if promotion.detail.get(BEGUN) else None
-        beside = "" if wrong is None else f"; and it could not be undone: {wrong}"
-        return self._fail(promotion, why + beside)
+    def _left(self, promotion: Promotion, why: str) -> Promotion:
+        """What was before is put back when the server answers; that it does not is told once."""
+        tries = int(promotion.detail.get(TRIES, 0)) + 1
+        if tries >= MOST_TRIES:
+            return self._fail(promotion, f"{why} (tried {tries} times)")
+        if tries == 1:
+            self._note(promotion, "could not be undone", why)
+        left = self.store.advance(
+            promotion.id,
+            expected=(PromotionState.APPLYING,),
+            state=PromotionState.APPLYING,
+            reason=why,
+            detail={**promotion.detail, TRIES: tries},
+        )
+        if tries == 1:
+            self._told(Event.FAILURE, left, "could not be undone")
+        return left
 
-    def _restored(self, promotion: Promotion) -> str | None:
+    def _abandon(self, promotion: Promotion, why: str) -> Promotion:
+        """After an error before it was in service: a step that was taken in part, or by a process
+        that was killed, may have changed something."""
+        if not promotion.detail.get(BEGUN):
+            return self._fail(promotion, why)
+        back = self._would_put_back(promotion)
+        wrong = self._restored(promotion)
+        if wrong is None:
+            if back:
+                self._note(promotion, "undone", why, diff=back)
+            return self._fail(promotion, why)
+        words = f"{why}; and it could not be undone: {_words(wrong)}"
+        if isinstance(wrong, ServerFailed):
+            return self._left(self._keep(promotion, {UNDOING: why, BACK: back}), words)
+        return self._fail(promotion, words)
+
+    def _would_put_back(self, promotion: Promotion) -> str:
+        """The difference that it makes, as far as that can be told."""
+        try:
+            return self.deployment.undoing(*_kept(promotion))
+        except AutotuneError:
+            return ""
+
+    def _restored(self, promotion: Promotion) -> AutotuneError | None:
         """Why what was in service before is not; None where it is."""
         try:
-            self.deployment.restore(label_of(promotion))
+            self.deployment.restore(label_of(promotion), _kept(promotion)[1])
         except AutotuneError as error:
-            return _words(error)
+            return error
         return None
 
     def _fail(self, promotion: Promotion, why: str) -> Promotion:
@@ -215,16 +268,16 @@ class Promoter:
                 " rolled back",
                 next_step="`autotune history MODEL` shows what is.",
             )
-        self._note(promotion, "rollback begun", why)
         self.say(f"putting back what promotion {promotion.id} replaced at {promotion.target}")
         try:
             self.deployment.recover()
-            self.deployment.restore(promotion.kept or label_of(promotion))
+            back = self._would_put_back(promotion)
+            self._note(promotion, "rollback begun", why, diff=back)
+            self.deployment.restore(*_kept(promotion))
         except BaseException as error:
             self._note(promotion, "rollback failed", _words(error))
             raise
-        self._note(promotion, "rolled back", why, diff=promotion.diff)
-        before = self._before(promotion)
+        self._note(promotion, "rolled back", why, diff=back)
         rolled_back = self.store.advance(
             promotion.id,
             expected=(PromotionState.DONE,),
@@ -232,31 +285,8 @@ class Promoter:
             by=self.by,
             reason=why or "rolled back",
         )
-        if before is not None:
-            words = f"in service again: promotion {promotion.id} was rolled back"
-            self._note(before, "in service again", words)
-            self.store.advance(
-                before.id,
-                expected=(PromotionState.SUPERSEDED,),
-                state=PromotionState.DONE,
-                reason=words,
-            )
         self._told(Event.ROLLED_BACK, rolled_back, "was rolled back")
         return rolled_back
-
-    def _before(self, promotion: Promotion) -> Promotion | None:
-        """What it had superseded: the latest before it that was in service there."""
-        superseded = self.store.promotions(
-            model=promotion.model, states=(PromotionState.SUPERSEDED,), limit=LATEST
-        )
-        there = [
-            each
-            for each in superseded
-            if str(each.target) == str(promotion.target)
-            and (each.applied_at or 0.0) < (promotion.applied_at or 0.0)
-            and each.applied_at is not None
-        ]
-        return max(there, key=lambda each: each.applied_at or 0.0, default=None)
 
     # ----------------------------------------------------------------------------------- words
     def _keep(self, promotion: Promotion, detail: Mapping[str, Any]) -> Promotion:
@@ -290,7 +320,17 @@ class Promoter:
             "state": str(promotion.state),
             "reason": promotion.reason,
         }
-        self.tell(event, title, promotion.reason, payload)
+        text = (
+            f"What: trial {promotion.trial} of study {promotion.study_id}, at {promotion.target}.\n"
+            f"Why: {promotion.reason}.\n"
+            f"Next: `autotune history {promotion.model}` has every step, and what is in service."
+        )
+        self.tell(event, title, text, payload)
+
+
+def _kept(promotion: Promotion) -> tuple[str, Mapping[str, Any]]:
+    """Where what it replaced is, and how the target was found besides."""
+    return promotion.kept or label_of(promotion), promotion.detail.get(BEFORE) or {}
 
 
 def _words(error: BaseException) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import hashlib
+import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, func, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from autotune.core.errors import NotFound
@@ -62,6 +66,28 @@ class Database:
         if self.writing.dialect.name == "postgresql":
             session.execute(select(func.pg_advisory_xact_lock(_TURN)))
 
+    @contextmanager
+    def held(self, name: str) -> Iterator[bool]:
+        """Whether nobody else who uses the database holds what goes by that name; if so it is held,
+        until the end, or that of the process. By a lock of PostgreSQL; those who use SQLite are on
+        one machine, and share the names of its sockets (Linux)."""
+        digest = hashlib.sha256(name.encode())
+        if self.writing.dialect.name != "postgresql":
+            digest.update(os.path.realpath(self._engine.url.database or "").encode())
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
+                yield _bound(lock, f"\0triton-autotune.{digest.hexdigest()[:32]}")
+            return
+        key = int.from_bytes(digest.digest()[:8], "big", signed=True)
+        with translated(self.where), self._engine.connect() as connection:
+            lone = connection.execution_options(isolation_level="AUTOCOMMIT")
+            taken = bool(lone.execute(select(func.pg_try_advisory_lock(key))).scalar_one())
+            try:
+                yield taken
+            finally:
+                with suppress(SQLAlchemyError):  # a connection that was lost has let go of it
+                    if taken:
+                        lone.execute(select(func.pg_advisory_unlock(key)))
+
     def common_now(self, session: Session) -> float:
         """By a clock that all who use the database share, once the transaction has what it waited
         for: those of an SQLite database are on one machine, those of PostgreSQL need not be."""
@@ -84,6 +110,16 @@ class Database:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _bound(lock: socket.socket, name: str) -> bool:
+    try:
+        lock.bind(name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
 def by_id(session: Session, kind: type[_Row], row_id: int, *, lock: bool = False) -> _Row | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from autotune.core.errors import Conflict, NotFound
-from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
+from autotune.core.errors import Busy, Conflict, NotFound
+from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Step, Target
 from storage.plain import text
 from storage.service.database import Database, by_id
 from storage.service.tables import AuditRow, PromotionRow
@@ -22,12 +23,15 @@ class SqlPromotionStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def propose(self, promotion: Promotion) -> int:
-        now = self._database.now()
-        row = _new_row(promotion, now)
+    def propose(self, promotion: Promotion, *, step: Step | None = None) -> int:
         with self._database.write() as session:
+            self._database.one_at_a_time(session)
+            now = self._database.common_now(session)
+            row = _new_row(promotion, now)
             session.add(row)
             session.flush()
+            if step is not None:
+                session.add(_step_row(row, step, now))
             _supersede(session, row, PromotionState.PROPOSED, now)
             if promotion.state is PromotionState.DONE:
                 _supersede(session, row, PromotionState.DONE, now)
@@ -62,9 +66,11 @@ class SqlPromotionStore:
         reason: str | None = None,
         kept: str | None = None,
         detail: Mapping[str, Any] | None = None,
+        step: Step | None = None,
     ) -> Promotion:
-        now = self._database.now()
         with self._database.write() as session:
+            self._database.one_at_a_time(session)
+            now = self._database.common_now(session)
             row = advanced(session, promotion_id, expected, state, by=by, now=now)
             if reason is not None:
                 row.reason = text(reason)
@@ -76,7 +82,28 @@ class SqlPromotionStore:
                 row.applied_at = now
                 session.flush()
                 _supersede(session, row, PromotionState.DONE, now)
+            if state is PromotionState.ROLLED_BACK:
+                _reinstate(session, row, now)
+            if step is not None:
+                session.add(_step_row(row, step, now))
             return _promotion(row)
+
+    def models(self) -> Sequence[str]:
+        query = select(PromotionRow.model).distinct().order_by(PromotionRow.model)
+        with self._database.read() as session:
+            return list(session.scalars(query))
+
+    @contextmanager
+    def alone(self, target: Target) -> Iterator[None]:
+        places = [target.repository, target.grpc]
+        with ExitStack() as stack:
+            for place in (str(each) for each in places if each is not None):
+                if not stack.enter_context(self._database.held(f"promotion to {place}")):
+                    raise Busy(
+                        f"another promotion is under way at {place}",
+                        next_step="wait until it has ended; `autotune history MODEL` tells of it",
+                    )
+            yield
 
     def champion(self, model: str, target: Target | None = None) -> Promotion | None:
         query = (
@@ -108,10 +135,13 @@ class SqlPromotionStore:
         with self._database.write() as session:
             session.add(row)
 
-    def audit(self, *, subject: str | None = None, limit: int = 200) -> Sequence[AuditEntry]:
+    def audit(
+        self, *, subject: str | None = None, subjects: Collection[str] = (), limit: int = 200
+    ) -> Sequence[AuditEntry]:
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
-        if subject is not None:
-            query = query.where(AuditRow.subject == text(subject))
+        named = {*subjects} if subject is None else {*subjects, subject}
+        if named:
+            query = query.where(AuditRow.subject.in_(sorted(map(text, named))))
         with self._database.read() as session:
             return [_entry(row) for row in session.scalars(query)]
 
@@ -164,13 +194,46 @@ def _supersede(session: Session, row: PromotionRow, state: PromotionState, now: 
         PromotionRow.id != row.id,
     )
     words = f"superseded by promotion {row.id}"
-    about = {"model": row.model, "target": row.place}
-    who = row.decided_by or row.created_by
+    step = Step(who=row.decided_by or row.created_by, action="superseded", why=words)
     for other in session.scalars(others.with_for_update()).all():
         other.state = str(PromotionState.SUPERSEDED)
         other.reason = f"{other.reason}; {words}" if other.reason else words
-        subject = f"promotion {other.id}"
-        session.add(audit_row(now, who, "superseded", subject, why=words, detail=about))
+        session.add(_step_row(other, step, now))
+
+
+def _reinstate(session: Session, row: PromotionRow, now: float) -> None:
+    """What it had superseded: the latest before it that was in service there."""
+    earlier = or_(
+        PromotionRow.applied_at < row.applied_at,
+        and_(PromotionRow.applied_at == row.applied_at, PromotionRow.id < row.id),
+    )
+    there = (
+        select(PromotionRow)
+        .where(
+            PromotionRow.model == row.model,
+            PromotionRow.place == row.place,
+            PromotionRow.state == str(PromotionState.SUPERSEDED),
+            earlier,
+        )
+        .order_by(PromotionRow.applied_at.desc(), PromotionRow.id.desc())
+        .limit(1)
+        .with_for_update()
+    )
+    before = session.scalars(there).first()
+    if before is None:
+        return
+    words = f"in service again: promotion {row.id} was rolled back"
+    before.state, before.reason, before.applied_at = str(PromotionState.DONE), words, now
+    step = Step(who=row.decided_by or row.created_by, action="in service again", why=words)
+    session.add(_step_row(before, step, now))
+
+
+def _step_row(row: PromotionRow, step: Step, now: float) -> AuditRow:
+    about = {"model": row.model, "target": row.place}
+    subject = f"promotion {row.id}"
+    return audit_row(
+        now, step.who, step.action, subject, why=step.why, diff=step.diff, detail=about
+    )
 
 
 def _refuse_unexpected(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.errors import InputRefused
-from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.errors import Busy, InputRefused
+from autotune.core.promotions import Promotion, PromotionState, Step, Target
 from autotune.service_ports import PromotionStore
 from storage.service import ServiceStore
 from tests.contract.conftest import Clock
@@ -175,6 +175,28 @@ def test_an_unknown_promotion_is_refused(promotions: PromotionStore) -> None:
         promotions.advance(9, expected=WAITING, state=PromotionState.DONE)
 
 
+def test_of_many_proposals_at_once_one_is_left(
+    promotions: PromotionStore, others: PromotionStore
+) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda store: store.propose(PROPOSAL), (promotions, others) * 4, timeout=60))
+    assert len(promotions.promotions(states=[PromotionState.PROPOSED])) == 1
+
+
+def test_a_target_is_one_process_s_at_a_time_whatever_else_the_two_change(
+    promotions: PromotionStore, others: PromotionStore
+) -> None:
+    both = replace(THERE, repository=HERE.repository)
+    for held, asked in ((HERE, both), (both, THERE)):
+        with promotions.alone(held):
+            with others.alone(replace(THERE, grpc="elsewhere:8001")):
+                pass
+            with pytest.raises(Busy, match="under way at"), others.alone(asked):
+                pass
+        with others.alone(asked):
+            pass
+
+
 # ------------------------------------------------------------------------------------ champion
 def test_the_champion_is_the_one_in_service_and_supersedes_the_last(
     promotions: PromotionStore, clock: Clock
@@ -211,18 +233,26 @@ def test_each_target_has_its_own_champion(promotions: PromotionStore, clock: Clo
     assert promotions.champion("ocr", Target(grpc="elsewhere:8001")) is None
 
 
-def test_after_a_rollback_the_one_before_can_be_champion_again(
+def test_after_a_rollback_the_one_before_is_the_champion_again(
     promotions: PromotionStore, clock: Clock
 ) -> None:
-    first, second = _done(promotions), _done(promotions)
-    promotions.advance(second, expected=[PromotionState.DONE], state=PromotionState.ROLLED_BACK)
-    assert promotions.champion("ocr") is None
+    """The latest that was in service there, and no proposal that was superseded as one."""
+    never = promotions.propose(PROPOSAL)
+    _done(promotions, replace(PROPOSAL, target=THERE))
+    oldest, old, new = (_done(promotions) for _ in range(3))
     clock.at += 1
-    promotions.advance(first, expected=[PromotionState.SUPERSEDED], state=PromotionState.DONE)
-    champion = promotions.champion("ocr")
+    back = {"expected": [PromotionState.DONE], "state": PromotionState.ROLLED_BACK}
+    promotions.advance(new, by="eve", **back)
+    champion = promotions.champion("ocr", HERE)
     assert champion is not None
-    assert champion.id == first
-    assert promotions.promotion(second).state is PromotionState.ROLLED_BACK
+    assert (champion.id, champion.applied_at) == (old, clock.at)
+    assert champion.reason == f"in service again: promotion {new} was rolled back"
+    step = promotions.audit(subject=f"promotion {old}")[0]
+    assert (step.who, step.action, step.why) == ("eve", "in service again", champion.reason)
+    for each in (old, oldest):
+        promotions.advance(each, **back)
+    assert promotions.champion("ocr", HERE) is None
+    assert promotions.promotion(never).state is PromotionState.SUPERSEDED
 
 
 # --------------------------------------------------------------------------------------- audit
@@ -243,3 +273,21 @@ def test_the_audit_tells_who_did_what_when_and_why_newest_first(
     assert (latest.at, latest.who, latest.why, latest.detail) == (1001.0, "bob", "", {})
     assert [entry.who for entry in others.audit(subject="promotion 3")] == ["ann"]
     assert [entry.who for entry in others.audit(limit=1)] == ["bob"]
+    assert len(others.audit(subjects=["promotion 3", "schedule nightly"])) == 2
+
+
+def test_a_step_is_in_the_trail_with_the_change_that_it_made_or_neither_is(
+    promotions: PromotionStore,
+) -> None:
+    promotion = promotions.propose(PROPOSAL, step=Step(who="ann", action="proposed", diff="+x"))
+    rejected = PromotionState.REJECTED
+    no = Step(who="bob", action="rejected", why="not now")
+    promotions.advance(promotion, expected=WAITING, state=rejected, step=no)
+    with pytest.raises(InputRefused):
+        promotions.advance(promotion, expected=WAITING, state=rejected, step=no)
+    steps = promotions.audit(subject=f"promotion {promotion}")
+    assert [(each.who, each.action, each.why, each.diff) for each in steps] == [
+        ("bob", "rejected", "not now", ""),
+        ("ann", "proposed", "", "+x"),
+    ]
+    assert promotions.models() == ["ocr"]

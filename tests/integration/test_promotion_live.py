@@ -26,7 +26,7 @@ from autotune.bootstrap import releases
 from autotune.bootstrap.promotions import promote_now, propose_now, roll_back_now
 from autotune.core.errors import InputRefused, ServerFailed
 from autotune.core.promotions import Promotion, PromotionState, Target
-from autotune.retune.promote import BEGUN, label_of
+from autotune.retune.promote import BEFORE, BEGUN, label_of
 from autotune.settings import Settings
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
@@ -246,20 +246,21 @@ def test_what_was_tuned_on_the_server_itself_is_promoted_there(
 
 
 def test_killed_between_the_switch_and_the_load_it_is_gone_on_with(
-    service: Service, store: ServiceStore, source: Path
+    service: Service, store: ServiceStore, source: Path, live: Any
 ) -> None:
     target = service.target(repository=True)
     proposal = propose_now(
         store, study(store, source, LARGER), trial=1, target=target, why="", by="someone"
     )
     release = releases.release_at(releases.folder_of(Settings.from_environment(), proposal))
+    before = live(repository=True).before(release)
     directory = DirectoryDeployment(service.repository, known=None)
     directory.apply(release, label=label_of(proposal))
     store.promotions.advance(
         proposal.id,
         expected=[PromotionState.PROPOSED],
         state=PromotionState.APPLYING,
-        detail={**proposal.detail, BEGUN: True},
+        detail={**proposal.detail, BEGUN: True, BEFORE: before},
     )
     assert service.config().max_batch_size == 1
     done = promote_now(store, proposal.id, by="someone")
@@ -324,10 +325,25 @@ def test_files_that_change_are_sent_and_taken_back(
     put(tmp_path / "release", "own", factor=3)
     release = promoting.release(tmp_path / "release", "own")
     deployment = live(sends=frozenset({"own"}))
+    was = deployment.before(release)
     kept = deployment.apply(release, label="p1")
     deployment.verify(release)
     assert service.answer() == [3.0] * 4
-    deployment.restore(kept)
+    deployment.restore(kept, was)
+    assert service.answer() == [1.0] * 4
+
+
+def test_files_that_change_under_the_same_configuration_are_loaded_and_those_put_back_too(
+    service: Service, live: Any, tmp_path: Path
+) -> None:
+    """Those are older than what the server has loaded."""
+    put(tmp_path / "release", "own", factor=3)
+    release = promoting.release(tmp_path / "release", "own")
+    deployment = live(repository=True)
+    was = deployment.before(release)
+    kept = deployment.apply(release, label="p1")
+    assert service.answer() == [3.0] * 4
+    deployment.restore(kept, was)
     assert service.answer() == [1.0] * 4
 
 
@@ -340,11 +356,12 @@ def test_a_pipelines_steps_are_loaded_with_their_ensemble_and_put_back(
     put_pipeline(tmp_path / "release", batch=4)
     release = promoting.release(tmp_path / "release", "first", "second", "whole")
     deployment = live(repository=True)
+    was = deployment.before(release)
     kept = deployment.apply(release, label="p1")
     deployment.verify(release)
     assert service.config("second").max_batch_size == 4
     assert service.answer("whole") == [1.0] * 4
-    deployment.restore(kept)
+    deployment.restore(kept, was)
     assert {name: service.config(name) for name in before} == before
     assert service.answer("whole") == [1.0] * 4
 
@@ -356,8 +373,11 @@ def test_what_the_server_cannot_load_leaves_all_as_it_was(
     put(tmp_path / "release", "own", batch=4)
     (tmp_path / "release" / "own" / "1" / "model.py").write_text("this is no Python\n")
     release = promoting.release(tmp_path / "release", "own")
+    deployment = live(repository=True)
+    was = deployment.before(release)
     with pytest.raises(ServerFailed, match="cannot load own as it was to be promoted"):
-        live(repository=True).apply(release, label="p1")
+        deployment.apply(release, label="p1")
+    deployment.restore("p1", was)
     assert (service.config(), tree(service.repository / "own")) == before
     assert service.answer() == [1.0] * 4
 
@@ -368,9 +388,10 @@ def test_a_model_that_was_not_loaded_is_unloaded_again(
     put(tmp_path / "release", "fresh")
     release = promoting.release(tmp_path / "release", "fresh")
     deployment = live(repository=True)
+    was = deployment.before(release)
     kept = deployment.apply(release, label="p1")
     assert service.answer("fresh") == [1.0] * 4
-    deployment.restore(kept)
+    deployment.restore(kept, was)
     assert not service.control.loaded("fresh")
     assert not (service.repository / "fresh").exists()
 

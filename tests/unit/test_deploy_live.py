@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ class FakeControl:
         self.repository = repository
         self.served: dict[str, ModelConfig] = {}
         self.calls: list[str] = []
+        self.sent: dict[str, Mapping[str, bytes]] = {}
         self.refuses: set[str] = set()
         self.alive = True
 
@@ -41,6 +44,7 @@ class FakeControl:
     ) -> None:
         assert model is not None
         self.calls.append(f"load {model}" + (" with files" if files else ""))
+        self.sent[model] = files or {}
         if model in self.refuses:
             raise ServerFailed("the server refused", value="bad model")
         if override is None:
@@ -125,30 +129,34 @@ def test_a_configuration_is_sent_and_the_servers_own_comes_back(
     make: Make, server: FakeControl, tmp_path: Path
 ) -> None:
     before = server.config(NAME)
+    was = make().before(new(tmp_path))
     kept = make().apply(new(tmp_path), label="p1")
     make().verify(new(tmp_path))
-    make().restore(kept)
+    assert "-max_batch_size: 8\n+max_batch_size: 1\n" in make().undoing(kept, was)
+    make().restore(kept, was)
     assert server.config(NAME) == before
     assert server.calls == [f"load {NAME}"] * 2
+    assert not make().undoing(kept, was)
 
 
 def test_an_override_that_was_there_before_comes_back(
     make: Make, server: FakeControl, tmp_path: Path
 ) -> None:
     server.served[NAME].max_batch_size = 2
-    kept = make().apply(new(tmp_path), label="p1")
-    make().restore(kept)
+    was = make().before(new(tmp_path))
+    make().restore(make().apply(new(tmp_path), label="p1"), was)
     assert server.config(NAME).max_batch_size == 2
 
 
-def test_taken_up_again_it_still_knows_what_was_there_first(
+def test_how_an_earlier_autotune_found_the_server_is_in_a_file_of_its_own(
     make: Make, server: FakeControl, tmp_path: Path
 ) -> None:
-    before = server.config(NAME)
+    was = make().before(new(tmp_path))["models"]
     make().apply(new(tmp_path), label="p1")
-    make().apply(new(tmp_path), label="p1")
-    make().restore("p1")
-    assert server.config(NAME) == before
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states" / "p1.json").write_text(json.dumps({"models": was}))
+    make().restore(str(tmp_path / "states" / "p1.json"), {})
+    assert server.config(NAME).max_batch_size == 1
 
 
 def test_what_is_served_already_is_not_loaded_again(
@@ -159,13 +167,26 @@ def test_what_is_served_already_is_not_loaded_again(
     assert not make().preflight(new(tmp_path, batch=1))
 
 
-def test_a_switch_that_the_server_does_not_load_is_taken_back(
+def test_a_switch_that_the_server_does_not_load_can_be_taken_back(
     make: Make, server: FakeControl, repository: Path, tmp_path: Path
 ) -> None:
-    before = tree(repository)
+    before, was = tree(repository), make().before(new(tmp_path))
+    server.refuses = {NAME}
+    with pytest.raises(ServerFailed, match="cannot load ocr as it was to be promoted"):
+        make(files=True).apply(new(tmp_path), label="p1")
+    server.refuses.clear()
+    make(files=True).restore("p1", was)
+    assert tree(repository) == before
+
+
+def test_the_files_are_put_back_though_the_server_does_not_answer(
+    make: Make, server: FakeControl, repository: Path, tmp_path: Path
+) -> None:
+    before, was = tree(repository), make().before(new(tmp_path))
+    kept = make(files=True).apply(new(tmp_path), label="p1")
     server.refuses = {NAME}
     with pytest.raises(ServerFailed):
-        make(files=True).apply(new(tmp_path), label="p1")
+        make(files=True).restore(kept, was)
     assert tree(repository) == before
 
 
@@ -176,22 +197,23 @@ def test_where_the_files_were_not_switched_nothing_is_loaded_when_it_is_put_back
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("autotune.adapters.deploy.directory.sync_tree", full)
+    was = make().before(new(tmp_path))
     with pytest.raises(ExportFailed):
         make(files=True).apply(new(tmp_path), label="p1")
-    make(files=True).restore("p1")
+    make(files=True).restore("p1", was)
     assert not server.calls
 
 
 def test_by_a_label_under_which_nothing_was_applied_nothing_is_put_back(
     make: Make, server: FakeControl
 ) -> None:
-    make().restore("p1")
+    make().restore("p1", {})
     assert not server.calls
 
 
 def test_how_a_server_was_that_is_not_kept_any_more_is_told(make: Make, tmp_path: Path) -> None:
     with pytest.raises(ExportFailed, match="how the server was before"):
-        make().restore(str(tmp_path / "states" / "p1.json"))
+        make().restore(str(tmp_path / "states" / "p1.json"), {})
 
 
 def test_an_ensemble_is_unloaded_before_its_steps(
@@ -199,8 +221,8 @@ def test_an_ensemble_is_unloaded_before_its_steps(
 ) -> None:
     promoting.pipeline(tmp_path / "release")
     release = promoting.release(tmp_path / "release", "first", "second", "whole")
-    kept = make().apply(release, label="p1")
-    make().restore(kept)
+    was = json.loads(json.dumps(make().before(release), sort_keys=True))  # as a database keeps it
+    make().restore(make().apply(release, label="p1"), was)
     assert server.calls == [
         "load first",
         "load second",
@@ -251,6 +273,24 @@ def test_files_that_change_go_with_the_configuration(
     deployment.apply(new(tmp_path), label="p1")
     deployment.verify(new(tmp_path))
     assert server.calls == [f"load {NAME} with files"]
+
+
+def test_files_that_had_been_sent_before_are_sent_again_when_it_is_put_back(
+    make: Make, server: FakeControl, tmp_path: Path
+) -> None:
+    deployment = make(sends=frozenset({NAME}))
+    deployment.apply(new(tmp_path), label="p1")
+    first = server.sent[NAME]
+    put(tmp_path / "release", NAME, batch=8, weights="w2")
+    release = promoting.release(tmp_path / "release", NAME)
+    was = deployment.before(release)
+    kept = deployment.apply(release, label="p2")
+    assert server.sent[NAME] != first
+    deployment.restore(kept, was)
+    assert server.sent[NAME] == first
+    shutil.rmtree(tmp_path / "states" / "sent")
+    with pytest.raises(ExportFailed, match="not kept here"):
+        deployment.restore(kept, was)
 
 
 def test_a_server_that_is_not_there_is_told_before_anything_is_touched(

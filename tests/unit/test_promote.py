@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from autotune.core.errors import (
     ServerFailed,
 )
 from autotune.core.notices import Event
-from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
+from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Step, Target
 from autotune.core.sla import Outcome
+from autotune.retune import promote as module
 from autotune.retune.promote import BEGUN, CHECK, Checked, Promoter
 from autotune.service_ports import Release
 
@@ -35,7 +36,7 @@ class FakePromotions:
     trail: list[AuditEntry] = field(default_factory=list)
     clock: float = 0.0
 
-    def propose(self, promotion: Promotion) -> int:
+    def propose(self, promotion: Promotion, *, step: Step | None = None) -> int:
         made = replace(promotion, id=len(self.held) + 1)
         self.held[made.id] = made
         return made.id
@@ -63,6 +64,7 @@ class FakePromotions:
         reason: str | None = None,
         kept: str | None = None,
         detail: Mapping[str, Any] | None = None,
+        step: Step | None = None,
     ) -> Promotion:
         before = self.held[promotion_id]
         if before.state not in expected:
@@ -103,7 +105,15 @@ class FakePromotions:
             )
         )
 
-    def audit(self, *, subject: str | None = None, limit: int = 200) -> Sequence[AuditEntry]:
+    def models(self) -> Sequence[str]:
+        return sorted({each.model for each in self.held.values()})
+
+    def alone(self, target: Target) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def audit(
+        self, *, subject: str | None = None, subjects: Collection[str] = (), limit: int = 200
+    ) -> Sequence[AuditEntry]:
         return self.trail[-limit:]
 
     @property
@@ -117,6 +127,7 @@ class FakeDeployment:
 
     fails: dict[str, BaseException] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    changed: bool = False
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -127,15 +138,24 @@ class FakeDeployment:
         self._called("preflight")
         return "-a\n+b\n"
 
+    def before(self, release: Release) -> Mapping[str, Any]:
+        return {"models": "as found"}
+
     def apply(self, release: Release, *, label: str) -> str:
+        self.changed = True
         self._called("apply")
         return f"/kept/{label}"
 
     def verify(self, release: Release) -> None:
         self._called("verify")
 
-    def restore(self, kept: str) -> None:
+    def undoing(self, kept: str, before: Mapping[str, Any]) -> str:
+        return "-b\n+a\n" if self.changed else ""
+
+    def restore(self, kept: str, before: Mapping[str, Any]) -> None:
+        assert not self.changed or before == {"models": "as found"}
         self._called("restore")
+        self.changed = False
 
     def recover(self) -> None:
         self._called("recover")
@@ -253,8 +273,12 @@ def test_the_check_that_undid_it_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "shadow",
-    [checked(Outcome.UNDECIDED), FakeShadow(LoadFailed("the load generator died"))],
-    ids=["undecided", "not measured"],
+    [
+        checked(Outcome.UNDECIDED),
+        FakeShadow(LoadFailed("the load generator died")),
+        FakeShadow(InputRefused("the file of inputs is gone")),
+    ],
+    ids=["undecided", "not measured", "cannot be asked"],
 )
 def test_what_is_undecided_stays_and_is_told(shadow: FakeShadow) -> None:
     bench = Bench(shadow=shadow)
@@ -267,14 +291,54 @@ def test_what_is_undecided_stays_and_is_told(shadow: FakeShadow) -> None:
 def test_what_cannot_be_undone_is_told_with_both_reasons() -> None:
     fails: dict[str, BaseException] = {
         "verify": ServerFailed("serves something else"),
-        "restore": ServerFailed("the server is gone"),
+        "restore": ExportFailed("it is not kept any more"),
     }
     bench = Bench(deployment=FakeDeployment(fails=fails))
     failed = bench.promote()
+    assert failed.state is PromotionState.FAILED
     assert failed.reason == (
-        "serves something else; and it could not be undone: the server is gone"
+        "serves something else; and it could not be undone: it is not kept any more"
     )
     assert bench.told == [Event.FAILURE]
+
+
+@pytest.mark.parametrize("step", ["verify", "apply"])
+def test_where_a_server_does_not_answer_it_is_left_and_undone_when_it_does(step: str) -> None:
+    """Told once, however often it is tried in vain."""
+    gone: dict[str, BaseException] = {
+        step: ServerFailed("serves something else"),
+        "restore": ServerFailed("no answer"),
+    }
+    bench = Bench(deployment=FakeDeployment(fails=gone))
+    left = bench.promote()
+    assert left.state is PromotionState.APPLYING
+    assert left.reason == "serves something else; and it could not be undone: no answer"
+    bench.promoter.promote(1)
+    assert bench.told == [Event.FAILURE]
+    assert bench.store.actions.count("could not be undone") == 1
+    bench.deployment.fails.clear()
+    failed = bench.promoter.promote(1)
+    assert failed.state is PromotionState.FAILED
+    assert bench.told == [Event.FAILURE, Event.ROLLED_BACK]
+    assert (bench.store.trail[-1].action, bench.store.trail[-1].diff) == ("undone", "-b\n+a\n")
+
+
+def test_what_can_never_be_undone_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_TRIES", 2)
+    gone: dict[str, BaseException] = {
+        "verify": ServerFailed("serves something else"),
+        "restore": ServerFailed("no answer"),
+    }
+    bench = Bench(deployment=FakeDeployment(fails=gone))
+    bench.promote()
+    assert bench.promoter.promote(1).state is PromotionState.FAILED
+
+
+def test_what_is_undone_is_in_the_trail_with_the_difference_that_it_made() -> None:
+    bench = Bench(deployment=FakeDeployment(fails={"apply": ServerFailed("it does not load")}))
+    bench.promote()
+    steps = [(each.action, each.diff) for each in bench.store.trail]
+    assert steps == [("begun", "-a\n+b\n"), ("undone", "-b\n+a\n"), ("failed", "")]
 
 
 @pytest.mark.parametrize("step", ["verify", "apply"])
@@ -360,18 +424,11 @@ def test_a_rollback_that_fails_leaves_the_promotion_in_service_and_is_told() -> 
     assert bench.store.actions == ["rollback begun", "rollback failed"]
 
 
-def test_what_a_promotion_superseded_is_the_champion_after_its_rollback() -> None:
+def test_a_rollback_is_in_the_trail_with_the_difference_that_it_made() -> None:
     bench = Bench()
-    older = bench.proposal(PromotionState.SUPERSEDED, applied_at=1.0)
-    old = bench.proposal(PromotionState.SUPERSEDED, applied_at=2.0)
-    never = bench.proposal(PromotionState.SUPERSEDED)
-    new = bench.proposal(PromotionState.DONE, applied_at=3.0, kept="/kept/it")
-    bench.promoter.roll_back(new, "slow")
-    states = {number: each.state for number, each in bench.store.held.items()}
-    assert states == {
-        older: PromotionState.SUPERSEDED,
-        old: PromotionState.DONE,
-        never: PromotionState.SUPERSEDED,
-        new: PromotionState.ROLLED_BACK,
-    }
+    bench.promote()
+    bench.promoter.roll_back(1, "slow")
+    steps = [(each.action, each.why, each.diff) for each in bench.store.trail[-2:]]
+    back = "-b\n+a\n"
+    assert steps == [("rollback begun", "slow", back), ("rolled back", "slow", back)]
     assert bench.told == [Event.ROLLED_BACK]

@@ -16,7 +16,8 @@ from autotune.adapters.triton.config import read
 from autotune.bootstrap import releases
 from autotune.bootstrap.desk_promotions import Promotions
 from autotune.bootstrap.promotions import promote_now, propose_now, reject_now, roll_back_now
-from autotune.core.errors import AutotuneError, InputRefused
+from autotune.bootstrap.settling import Settling
+from autotune.core.errors import AutotuneError, Conflict, InputRefused
 from autotune.core.jobs import JobKind
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.core.schedules import Schedule
@@ -204,6 +205,34 @@ def test_a_champion_is_replaced_by_the_next_and_comes_back_when_that_is_rolled_b
     assert store.promotions.champion("ocr") is None
 
 
+def test_below_a_later_promotion_of_the_same_files_nothing_is_rolled_back(
+    store: ServiceStore, propose: Callable[..., Promotion], repository: Path
+) -> None:
+    """To the same repository under another target's name."""
+    first = promote_now(store, propose().id, by="bob")
+    second = propose(trial=2)
+    over = replace(second, target=Target(repository=repository, grpc="gpu1:8001", shadow_s=0.0))
+    later = store.promotions.propose(over)
+    store.promotions.advance(later, expected=releases.WAITING, state=PromotionState.DONE)
+    with pytest.raises(Conflict, match=f"promotion {later} of ocr at .* came after") as refused:
+        roll_back_now(store, first.id, by="eve")
+    assert f"--target {repository} --target-grpc gpu1:8001" in refused.value.next_step
+    assert batch(repository) == 4
+
+
+def test_what_was_promoted_there_under_another_targets_name_is_known(
+    store: ServiceStore, propose: Callable[..., Promotion], repository: Path
+) -> None:
+    proposal = propose()
+    brought = releases.folder_of(Settings.from_environment(), proposal) / "ocr" / "config.pbtxt"
+    other = store.promotions.propose(
+        replace(proposal, target=Target(repository=repository, grpc="gpu1:8001", shadow_s=0.0))
+    )
+    store.promotions.advance(other, expected=releases.WAITING, state=PromotionState.DONE)
+    shutil.copy(brought, repository / "ocr" / "config.pbtxt")
+    assert propose(trial=2).state is PromotionState.PROPOSED
+
+
 def test_what_is_not_in_service_is_not_rolled_back(
     store: ServiceStore, propose: Callable[..., Promotion]
 ) -> None:
@@ -266,6 +295,65 @@ def test_a_promotion_whose_process_is_gone_is_given_up_by_the_next(
     assert batch(repository) == 8
 
 
+def left(store: ServiceStore, proposal: Promotion, repository: Path, **detail: Any) -> None:
+    """As a process that is killed after the switch leaves it."""
+    folder = releases.folder_of(Settings.from_environment(), proposal)
+    DirectoryDeployment(repository, known=None).apply(
+        releases.release_at(folder), label=label_of(proposal)
+    )
+    store.promotions.advance(
+        proposal.id,
+        expected=[PromotionState.PROPOSED],
+        state=PromotionState.APPLYING,
+        detail={**proposal.detail, "begun": True, **detail},
+    )
+
+
+def test_what_a_killed_process_left_is_undone_without_anyone_asking(
+    store: ServiceStore, propose: Callable[..., Promotion], repository: Path
+) -> None:
+    before = tree(repository)
+    killed = propose()
+    left(store, killed, repository)
+    assert batch(repository) == 4
+    Settling(store).see_to()
+    assert store.promotions.promotion(killed.id).state is PromotionState.FAILED
+    assert tree(repository) == before
+    undone = store.promotions.audit(subject=f"promotion {killed.id}")[0]
+    assert (undone.who, undone.action) == ("the service", "undone")
+    assert "-max_batch_size: 4\n+max_batch_size: 1\n" in undone.diff
+
+
+def test_what_a_process_or_a_job_is_at_is_left_alone(
+    store: ServiceStore, propose: Callable[..., Promotion], repository: Path
+) -> None:
+    proposal = propose()
+    left(store, proposal, repository)
+    with store.promotions.alone(proposal.target):
+        Settling(store).see_to()
+    job = store.jobs.submit(JobKind.PROMOTE, "p", {"promotion": proposal.id}, by="ann")
+    Settling(store).see_to()
+    assert store.promotions.promotion(proposal.id).state is PromotionState.APPLYING
+    store.jobs.cancel(job)
+    Settling(store).see_to()
+    assert store.promotions.promotion(proposal.id).state is PromotionState.FAILED
+
+
+def test_what_cannot_be_settled_is_tried_again_after_a_while(
+    store: ServiceStore, propose: Callable[..., Promotion], repository: Path
+) -> None:
+    proposal, clock = propose(), [0.0]
+    left(store, proposal, repository)
+    settling = Settling(store, now=lambda: clock[0])
+    with store.promotions.alone(proposal.target):
+        settling.see_to()
+    settling.see_to()
+    assert store.promotions.promotion(proposal.id).state is PromotionState.APPLYING
+    clock[0] = 61.0
+    settling.see_to()
+    assert store.promotions.promotion(proposal.id).state is PromotionState.FAILED
+
+
 def test_in_the_repository_that_the_study_measured_a_killed_promotion_is_gone_on_with(
     store: ServiceStore, study: str, tmp_path: Path
 ) -> None:
@@ -273,16 +361,7 @@ def test_in_the_repository_that_the_study_measured_a_killed_promotion_is_gone_on
     models = tmp_path / "models"
     target = Target(repository=models, shadow_s=0.0)
     proposal = propose_now(store, study, trial=1, target=target, why="", by="ann")
-    folder = releases.folder_of(Settings.from_environment(), proposal)
-    DirectoryDeployment(models, known=None).apply(
-        releases.release_at(folder), label=label_of(proposal)
-    )
-    store.promotions.advance(
-        proposal.id,
-        expected=[PromotionState.PROPOSED],
-        state=PromotionState.APPLYING,
-        detail={**proposal.detail, "begun": True},
-    )
+    left(store, proposal, models)
     done = promote_now(store, proposal.id, by="bob")
     assert done.state is PromotionState.DONE
     roll_back_now(store, done.id, by="bob")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from filelock import FileLock, Timeout
 from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.deploy.merging import CACHES, text_diff
 from autotune.adapters.deploy.served import SENT, Known, differences
-from autotune.adapters.durable import replace_synced
+from autotune.adapters.deploy.sidecar import KEPT
 from autotune.adapters.triton.config import ModelConfig, override_json, parse, read, render
 from autotune.adapters.triton.control import Control
 from autotune.adapters.triton.remote import Found, found, require_explicit
@@ -33,8 +35,9 @@ class LiveDeployment:
     With a ``directory``, that is changed and the server told to load from it. Without, the
     configuration is sent in place of the file's, for as long as the server runs, together with the
     model's files where these are other than the study's own (``sends``, by model's name).
-    ``states`` is the folder in which is kept how the server was found. ``known``: as
-    `DirectoryDeployment`. Every call to the server has a deadline.
+    ``states`` is a folder for locks and for the files that were sent; earlier autotunes kept there
+    how the server was found. ``known``: as `DirectoryDeployment`. Every call to the server has a
+    deadline.
     """
 
     def __init__(  # noqa: PLR0913 - the server, what it loads, what may be replaced, where to keep it
@@ -75,6 +78,10 @@ class LiveDeployment:
                 stack.enter_context(self._directory.locked())
             yield
 
+    def begun(self, label: str) -> bool:
+        """Whether a promotion of that label can be undone here: without a directory, anywhere."""
+        return self._directory is None or self._directory.begun(label)
+
     def present(self, name: str) -> ModelConfig | None:
         """A model's configuration: as its file says, or else as the server has it loaded."""
         if self._directory is not None:
@@ -98,19 +105,14 @@ class LiveDeployment:
             for line in self._served_diff(name, served[name], wanted)
         )
 
+    def before(self, release: Release) -> Mapping[str, Any]:
+        return _plain(found(self._control, release.names))
+
     def apply(self, release: Release, *, label: str) -> str:
-        state = self._states / f"{label}.json"
-        if not state.exists():
-            self._states.mkdir(parents=True, exist_ok=True)
-            replace_synced(state, _state_text(found(self._control, release.names)))
-        kept = str(state)
+        kept = label
         if self._directory is not None:
             kept = self._directory.apply(release, label=label)
-        try:
-            self._load(release, kept)
-        except BaseException:
-            self.restore(kept)
-            raise
+        self._load(release, kept)
         return kept
 
     def verify(self, release: Release) -> None:
@@ -126,20 +128,40 @@ class LiveDeployment:
                     + (" Does it load from another repository?" if self._directory else ""),
                 )
 
-    def restore(self, kept: str) -> None:
-        label = Path(kept).name.removesuffix(".json")
-        state = self._states / f"{label}.json"
-        if kept == label and not state.exists():
-            return
-        if not state.exists():
-            raise ExportFailed(
-                "how the server was before that promotion is not kept here",
-                value=str(state),
-                next_step="Load its models again there, from its repository.",
-            )
-        before = _state(json.loads(state.read_text(encoding="utf-8")))
+    def undoing(self, kept: str, before: Mapping[str, Any]) -> str:
+        if self._directory is not None:
+            return self._directory.undoing(kept)
+        was = self._was(kept, before)
+        here = found(self._control, list(was))
+        lines = (
+            text_diff(name, _told(here[name]), _told(config), ("in service", "before"))
+            for name, config in was.items()
+        )
+        return "".join(line for each in lines for line in each)
+
+    def restore(self, kept: str, before: Mapping[str, Any]) -> None:
+        was = self._was(kept, before)
         if self._directory is not None:
             self._directory.restore(kept)
+        self._load_all_as_before(was, kept)
+
+    def _was(self, kept: str, before: Mapping[str, Any]) -> Found:
+        """How the server was found; nothing of a promotion that was not begun."""
+        if before:
+            return _found(before)
+        label = Path(kept).name.removesuffix(".json")
+        state = self._states / f"{label}.json"
+        if state.exists():  # of an earlier autotune
+            return _found(json.loads(state.read_text(encoding="utf-8")))
+        if kept == label:
+            return {}
+        raise ExportFailed(
+            "how the server was before that promotion is not kept here",
+            value=str(state),
+            next_step="Load its models again there, from its repository.",
+        )
+
+    def _load_all_as_before(self, before: Found, kept: str) -> None:
         for name in reversed([name for name, config in before.items() if config is None]):
             self._control.unload(self._timeout_s, model=name)
         unchanged = self._unchanged(before, kept)
@@ -186,14 +208,48 @@ class LiveDeployment:
             self._control.load(override_json(wanted), self._timeout_s, name)
             return
         files = _contents(release.repository / name)
-        self._control.load(
-            override_json(_marked(wanted, files)), self._timeout_s, name, files=files
-        )
+        marked = _marked(wanted, files)
+        self._keep_sent(release.repository / name, marked)
+        self._control.load(override_json(marked), self._timeout_s, name, files=files)
+
+    def _sent(self, config: ModelConfig) -> Path:
+        """By digests: what a server says is no path."""
+        said = (config.name, config.parameters[SENT].string_value)
+        name, files = (hashlib.sha256(each.encode()).hexdigest()[:16] for each in said)
+        return self._states / "sent" / name / files
+
+    def _keep_sent(self, folder: Path, marked: ModelConfig) -> None:
+        """For a rollback to it; of each model the last few."""
+        kept = self._sent(marked)
+        if not kept.is_dir():
+            fresh = kept.with_name(f"{kept.name}.new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            shutil.copytree(folder, fresh)
+            fresh.rename(kept)
+        os.utime(kept)
+        held = sorted(kept.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+        for old in held[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _load_sent_before(self, name: str, config: ModelConfig) -> None:
+        kept = self._sent(config)
+        if not kept.is_dir():
+            raise ExportFailed(
+                f"the files of {name} that had been sent to the server before are not kept here",
+                value=str(kept),
+                next_step="Promote the trial that brought them once more.",
+            )
+        files = _contents(kept)
+        self._control.load(override_json(config), self._timeout_s, name, files=files)
 
     def _load_as_before(self, name: str, config: ModelConfig) -> None:
-        """As the files say that were put back; without them, from the server's own, and where these
-        say something else, under the configuration that it had."""
+        """As the files say that were put back; without them, with those that had been sent, or else
+        from the server's own, and where these say something else, under the configuration that it
+        had."""
         own = None if self._directory is None else self._directory.present(name)
+        if own is None and SENT in config.parameters:
+            self._load_sent_before(name, config)
+            return
         self._control.load(None, self._timeout_s, name)
         if own is None and self._control.config(name) != config:
             self._control.load(override_json(config), self._timeout_s, name)
@@ -283,12 +339,19 @@ def _marked(wanted: ModelConfig, files: Mapping[str, bytes]) -> ModelConfig:
     return marked
 
 
-def _state_text(before: Found) -> str:
-    plain = {name: None if config is None else render(config) for name, config in before.items()}
-    return json.dumps({"models": plain}, indent=2) + "\n"
+def _told(config: ModelConfig | None) -> str:
+    return "" if config is None else render(config)
 
 
-def _state(plain: Any) -> Found:
+def _plain(before: Found) -> dict[str, Any]:
+    """In loadable order, which the keys of stored JSON need not keep."""
+    texts = {name: None if config is None else render(config) for name, config in before.items()}
+    return {"models": texts, "order": list(before)}
+
+
+def _found(plain: Mapping[str, Any]) -> Found:
+    texts = plain["models"]
     return {
-        name: None if text is None else parse(text, name) for name, text in plain["models"].items()
+        name: None if texts[name] is None else parse(texts[name], name)
+        for name in plain.get("order", texts)
     }
