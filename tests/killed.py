@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -182,20 +183,20 @@ class Check:
 
 
 class Promoted:
-    """A promotion in a database on disk, to a repository on disk; each time anew in the same
-    place, so that the database is made once."""
+    """A promotion in a database on disk, to a repository on disk where another one is in service;
+    each time anew in the same place, so that the database is made once."""
 
     def __init__(self, folder: Path, outcome: Outcome) -> None:
         work, made = folder / "work", folder / "service.db"
         shutil.rmtree(work, ignore_errors=True)
         self.files = Files(work, several=False)
-        self.outcome, self.id = outcome, 1
+        self.outcome, self.champion, self.id = outcome, 1, 2
         self.db = str(work / "service.db")
         if not made.exists():
             with closing(ServiceStore(str(made))) as store:
                 study = store.trials.create_study("s", {}, "d")
-                approved = self._promotion(study, PromotionState.APPROVED)
-                assert store.promotions.propose(approved) == self.id
+                for state in (PromotionState.DONE, PromotionState.APPROVED):
+                    store.promotions.propose(self._promotion(study, state))
         shutil.copy(made, self.db)
 
     def _promotion(self, study: int, state: PromotionState) -> Promotion:
@@ -235,6 +236,9 @@ class Promoted:
     def check(self, state: PromotionState, files: Any) -> None:
         with closing(ServiceStore(self.db)) as store:
             assert store.promotions.promotion(self.id).state is state
+            champion = self.id if state is PromotionState.DONE else self.champion
+            done = store.promotions.promotions(states=(PromotionState.DONE,))
+            assert [each.id for each in done] == [champion]
         assert tree(self.files.repository) == files
 
 
@@ -301,9 +305,17 @@ CASES: dict[str, Callable[[Path], int]] = {
 
 
 def main() -> None:
+    """Of each case how many steps it had, or what went wrong."""
+    failed = False
     setattr(os, "fsync", lambda _: None)  # noqa: B010 - SIGKILL loses nothing that was written
     for case in sys.argv[2:]:
-        sys.stdout.write(f"{case} {CASES[case](Path(sys.argv[1]) / case)}\n")
+        try:
+            told = str(CASES[case](Path(sys.argv[1]) / case))
+        except Exception:  # noqa: BLE001 - the other cases are tried all the same
+            told, failed = repr(traceback.format_exc()), True
+        sys.stdout.write(f"{case} {told}\n")
+        sys.stdout.flush()
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
