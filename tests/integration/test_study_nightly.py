@@ -21,22 +21,29 @@ pytestmark = [
     pytest.mark.server,
     pytest.mark.timeout(400),  # a test may wait for its turn
 ]
-SLEEP = "time.sleep(0.06)"
-SLOWER = "time.sleep(0.11)"
+SLEEP = "time.sleep(0.12)"
+SLOWER = "time.sleep(0.22)"
+"""As long, so that other work of a busy machine hardly tells; the second one misses the SLA."""
+SEARCHED = "every candidate of the space has been measured"
 
 
 class Nights:
-    """A schedule of a model that sleeps, and its runs so far."""
+    """A schedule of a model that sleeps, in two instances, and its runs so far."""
 
     def __init__(self, cli: Tool) -> None:
         self.cli = cli
         self.repository = cli.folder / "models"
         self.runs: list[NightRun] = []
+        model = own_model(self.repository, SLEEP)
+        with (self.repository / "own" / "config.pbtxt").open("a") as config:
+            config.write("instance_group { count: 2 kind: KIND_CPU }\n")
         study = read_study_file(
             cli.study(
-                model=own_model(self.repository, SLEEP),
-                space={"instances": [1, 2]},
-                workload={"target_qps": 8, "measure_s": 2.7},
+                model=model,
+                space={"instances": [2]},
+                workload={"target_qps": 8, "measure_s": 2.7, "saturation_s": 0},
+                sla={"p50_ms": 180, "min_achieved": 0.5},
+                objectives=["p50_ms"],
             )
         )
         with closing(ServiceStore(str(cli.db))) as store:
@@ -60,11 +67,6 @@ class Nights:
         with closing(ServiceStore(str(self.cli.db))) as store:
             return list(store.notices.notices())
 
-    def trials(self, run: NightRun) -> list[int]:
-        """Their numbers."""
-        with closing(ServiceStore(str(self.cli.db))) as store:
-            return [trial.number for trial in store.trials.trials(run.study_id or 0)]
-
     def replace(self, body: str) -> None:
         model = self.repository / "own" / "1" / "model.py"
         model.write_text(model.read_text().replace(SLEEP, body))
@@ -80,9 +82,9 @@ def nights(
     for cli in tool(tmp_path_factory.mktemp("nights"), cache_dir):
         nights = Nights(cli)
         nights.run()
-        for _ in range(4):  # where other tests slow the machine down, a drift may be real
+        for _ in range(3):  # where other tests slow the machine down, a drift may be real
             nights.run()
-            if nights.trials(nights.runs[-1]) == [0]:
+            if not nights.runs[-1].summary["drift"]["drifted"]:
                 break
         nights.replace(SLOWER)
         nights.run()
@@ -93,17 +95,15 @@ def test_the_first_night_searches(nights: Nights) -> None:
     first = nights.runs[0]
     assert (first.state, first.outcome) == (RunState.DONE, Outcome.HOLDS)
     assert first.summary["drift"] is None
-    assert nights.trials(first) == [0, 1]
+    assert first.summary["searched"]["why"].startswith(SEARCHED)
     assert (nights.cli.out / "own" / "config.pbtxt").is_file()
 
 
 def test_the_next_night_ends_with_the_champion_which_is_what_it_was(nights: Nights) -> None:
     next_one = nights.runs[-2]
     assert (next_one.state, next_one.outcome) == (RunState.DONE, Outcome.HOLDS)
-    if all(night.summary["drift"]["drifted"] for night in nights.runs[1:-1]):
-        pytest.skip("other work made the model's figures drift at every try: no night could hold")
     assert next_one.summary["drift"]["drifted"] is False
-    assert nights.trials(next_one) == [0]
+    assert next_one.summary["searched"] == {"trials": 1, "why": next_one.reason}
     assert "still wins" in next_one.reason
 
 
@@ -114,13 +114,15 @@ def test_a_night_whose_model_is_slower_tells_of_the_drift_with_its_cause_and_sea
     drift = last.summary["drift"]
     assert (drift["drifted"], drift["worse"], drift["since"]) == (True, True, before.study_id)
     assert drift["causes"][0]["kind"] == "model"
-    assert nights.trials(last) == [0, 1]
+    assert last.summary["searched"]["why"].startswith(SEARCHED)
+    assert last.outcome is Outcome.NO_PICK
 
 
-def test_the_drift_waits_to_be_sent_where_nobody_takes_it_and_holds_no_secret(
+def test_what_is_told_waits_to_be_sent_where_nobody_takes_it_and_holds_no_secret(
     nights: Nights,
 ) -> None:
-    notice = next(each for each in nights.notices() if each.event is Event.DRIFT)
-    assert "the model's files" in notice.text
-    assert (notice.state, notice.attempts) == (NoticeState.WAITING, 1)
-    assert "secret-path" not in f"{notice}"
+    lost, drift = nights.notices()[:2]
+    assert (lost.event, drift.event) == (Event.SLA_LOST, Event.DRIFT)
+    assert "the model's files" in drift.text
+    assert (drift.state, drift.attempts) == (NoticeState.WAITING, 1)
+    assert "secret-path" not in f"{lost} {drift}"
