@@ -73,7 +73,7 @@ def _study(work: _Work) -> int:
             exported=decided is not None and decided.exported_to is not None,
             verdict=decided is None or bool(decided.detail.get("judged", True)),
         )
-    refuse_elsewhere(study)
+    refuse_elsewhere(study, "the study")
     with StudySession.open(
         study, db=work.db, out=work.out, resume=begun is not None, listen=work.listen
     ) as session:
@@ -140,6 +140,7 @@ def _until(work: _Work, wanted: PromotionState, act: Callable[[int, str], Promot
     number = work.job.payload["promotion"]
     promotion = work.store.promotions.promotion(number)
     if promotion.state is not wanted:
+        refuse_elsewhere(promotion.target, "the promotion")
         promotion = act(number, work.job.created_by)
     if promotion.state is not wanted:
         raise AutotuneError(

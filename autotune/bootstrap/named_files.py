@@ -1,4 +1,4 @@
-"""The files that a study names: each has to be on the machine that runs it."""
+"""The files that a study or a target names: each has to be on the machine that does the job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from autotune.core.errors import InputRefused
-from autotune.core.study import PackagedModel, Study
+from autotune.core.study import PackagedModel
 from autotune.settings import Settings
 
 _FILE = re.compile(r"(?P<path>.+)\.py:[A-Za-z_]\w*")
@@ -36,14 +36,15 @@ def _parts(node: object, name: str) -> Iterator[tuple[str, object]]:
         yield from ((f.name, getattr(node, f.name)) for f in fields(node) if f.name != "definition")
 
 
-def refuse_elsewhere(study: Study) -> None:
-    """InputRefused, with this machine's name, for a path that is not here: a job is done by
-    whichever machine has a worker free, and that may be another than where it was asked for."""
+def refuse_elsewhere(node: object, whose: str) -> None:
+    """InputRefused, with this machine's name, for a path of ``node`` that is not here: a job is
+    done by whichever machine has a worker free, and that may be another than where it was asked
+    for. ``whose`` names what it belongs to, as "the study"."""
     here = Settings.from_environment().machine
-    for what, path in paths_of(study):
+    for what, path in paths_of(node):
         if not path.exists():
             raise InputRefused(
-                f"{what} of the study is not on this machine, {here}",
+                f"{what} of {whose} is not on this machine, {here}",
                 value=str(path),
                 next_step="have it at the same path on every machine that has a worker",
             )

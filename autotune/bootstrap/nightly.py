@@ -115,7 +115,7 @@ def _carried_out(
         if schedule.target is not None:
             schedule = replace(schedule, target=normalized(schedule.target))
         study = read_definition(schedule.definition)
-        refuse_elsewhere(study)
+        refuse_elsewhere(study, "the study")
     except AutotuneError as exc:
         store.schedules.update_run(run.id, state=RunState.FAILED, reason=str(exc))
         title = f"the run of schedule {run.schedule} failed: {exc.rule.splitlines()[0]}"

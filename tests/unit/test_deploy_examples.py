@@ -211,8 +211,11 @@ def test_the_image_is_built_from_what_there_is() -> None:
     )
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert {f"!{package}" for package in packages} <= set(sent)
+    lock = (ROOT / "requirements.lock").read_text()
     (uv,) = re.findall(r"uv==[\d.]+", recipe)
-    assert f"\n{uv} " in (ROOT / "requirements.lock").read_text()
+    assert f"\n{uv} " in lock
+    (cluster,) = (each for each in _documents(RAY) if each["kind"] == "RayCluster")
+    assert f"\nray=={cluster['spec']['rayVersion']} " in lock.replace("ray[tune]", "ray")
 
 
 def test_the_readme_names_every_file_beside_it() -> None:

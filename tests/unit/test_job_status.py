@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.bootstrap import job_run
-from autotune.core.errors import LoadFailed
+from autotune.core.errors import InputRefused, LoadFailed
 from autotune.core.jobs import JobKind
 from autotune.core.promotions import Promotion, PromotionState, Target
 from storage.service import ServiceStore
@@ -31,19 +31,40 @@ def test_a_study_that_could_measure_nothing_has_failed() -> None:
 def test_what_an_earlier_attempt_has_done_is_not_done_again(
     tmp_path: Path, kind: JobKind, state: PromotionState
 ) -> None:
-    db = str(tmp_path / "service.db")
-    with closing(ServiceStore(db)) as store:
-        promotion = store.promotions.propose(
-            Promotion(
-                id=0,
-                model="ocr",
-                target=Target(repository=tmp_path / "nowhere"),
-                study_id=1,
-                trial=0,
-                candidate={},
-                state=state,
-            )
+    with closing(ServiceStore(str(tmp_path / "service.db"))) as store:
+        assert (
+            job_run.run_job(_queued(store, kind, state, tmp_path), db=_url(store), say=print) == 0
         )
-        job_id = store.jobs.submit(kind, "ocr", {"promotion": promotion}, by="ops")
-        assert job_run.run_job(job_id, db=db, say=print) == job_run.DONE
         assert store.promotions.audit() == []
+
+
+def test_a_repository_that_is_elsewhere_is_told_with_this_machines_name_and_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_MACHINE", "gpu-b")
+    with closing(ServiceStore(str(tmp_path / "service.db"))) as store:
+        job_id = _queued(store, JobKind.PROMOTE, PromotionState.APPLYING, tmp_path)
+        with pytest.raises(InputRefused, match=r"repository of the promotion is not .* gpu-b"):
+            job_run.run_job(job_id, db=_url(store), say=print)
+        (promotion,) = store.promotions.promotions()
+        assert promotion.state is PromotionState.APPLYING
+
+
+def _queued(store: ServiceStore, kind: JobKind, state: PromotionState, folder: Path) -> int:
+    """A job of a promotion to a repository that is not there."""
+    promotion = store.promotions.propose(
+        Promotion(
+            id=0,
+            model="ocr",
+            target=Target(repository=folder / "nowhere"),
+            study_id=1,
+            trial=0,
+            candidate={},
+            state=state,
+        )
+    )
+    return store.jobs.submit(kind, "ocr", {"promotion": promotion}, by="ops")
+
+
+def _url(store: ServiceStore) -> str:
+    return store.engine.url.render_as_string(hide_password=False)
