@@ -120,6 +120,9 @@ class ScheduleStore(Protocol):
     def runs(self, *, schedule: str | None = None, limit: int = 100) -> Sequence[NightRun]:
         """Newest first."""
 
+    def latest(self) -> Mapping[str, tuple[NightRun, int]]:
+        """By schedule: its latest run, and how many it has had."""
+
     def runs_of(self, studies: Collection[int]) -> Sequence[NightRun]:
         """Those that ran these studies, newest first."""
 
@@ -425,6 +428,11 @@ class JobDesk(Protocol):
 
     def leases(self) -> Mapping[str, str]: ...
 
+    def log(self, job_id: int) -> str | None:
+        """The last lines that its process wrote, secrets masked; None where there are none here: it
+        was not begun, another machine has done it, or they were removed. For operators: what a
+        model of the user's prints is nobody else's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
@@ -455,11 +463,6 @@ class ScheduleDesk(Protocol):
 
     def run(self, run_id: int) -> NightRun: ...
 
-    def log(self, job_id: int) -> str | None:
-        """The last lines that its process wrote, secrets masked; None where there are none here: it
-        was not begun, another machine has done it, or they were removed. For operators: what a
-        model of the user's prints is nobody else's."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelHistory:
@@ -470,6 +473,17 @@ class ModelHistory:
     champions: Sequence[Promotion]
     nights: Sequence[NightRun]
     audit: Sequence[AuditEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLine:
+    """A line of the list of models. ``champion`` is what is in service of it, ``last`` the latest
+    run of its schedules, of so many ``nights``."""
+
+    model: str
+    champion: Promotion | None
+    last: NightRun | None
+    nights: int
 
 
 class PromotionDesk(Protocol):
@@ -494,6 +508,9 @@ class PromotionDesk(Protocol):
 
     def models(self) -> Sequence[str]:
         """Those that have schedules or promotions."""
+
+    def lines(self) -> Sequence[ModelLine]:
+        """All of them, by name, without reading their histories."""
 
     def history(self, model: str) -> ModelHistory: ...
 

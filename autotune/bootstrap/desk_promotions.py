@@ -11,7 +11,7 @@ from autotune.core.jobs import CPU, Job, JobKind
 from autotune.core.promotions import AuditEntry, Promotion, PromotionState, Target
 from autotune.core.schedules import NightRun, Schedule
 from autotune.retune.promote import subject_of
-from autotune.service_ports import ModelHistory
+from autotune.service_ports import ModelHistory, ModelLine
 from autotune.studyfile import read_definition
 from storage.service import ServiceStore
 from storage.service.database import no_such
@@ -65,6 +65,9 @@ class Promotions:
     def models(self) -> Sequence[str]:
         return models(self._store)
 
+    def lines(self) -> Sequence[ModelLine]:
+        return lines(self._store)
+
     def history(self, model: str) -> ModelHistory:
         return history(self._store, model)
 
@@ -98,6 +101,23 @@ def models(store: ServiceStore) -> list[str]:
     """Those that have schedules or promotions."""
     scheduled = {_model_of(each) for each in store.schedules.schedules()}
     return sorted(scheduled | {*store.promotions.models()})
+
+
+def lines(store: ServiceStore) -> list[ModelLine]:
+    latest = store.schedules.latest()
+    nights: dict[str, list[tuple[NightRun, int]]] = {each: [] for each in store.promotions.models()}
+    for schedule in store.schedules.schedules():
+        known = [latest[schedule.name]] if schedule.name in latest else []
+        nights.setdefault(_model_of(schedule), []).extend(known)
+    return [
+        ModelLine(
+            model=model,
+            champion=store.promotions.champion(model),
+            last=max((run for run, _ in runs), key=lambda run: run.scheduled_for, default=None),
+            nights=sum(count for _, count in runs),
+        )
+        for model, runs in sorted(nights.items())
+    ]
 
 
 def history(store: ServiceStore, model: str) -> ModelHistory:

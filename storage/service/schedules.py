@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from autotune.core.errors import Conflict, NotFound
@@ -110,9 +110,17 @@ class SqlScheduleStore:
     def runs(self, *, schedule: str | None = None, limit: int = 100) -> Sequence[NightRun]:
         query = _NEWEST_FIRST.limit(limit)
         if schedule is not None:
-            query = query.where(RunRow.schedule == text(schedule))
+            query = _of(schedule).limit(limit)
         with self._database.read() as session:
             return [_run(row) for row in session.scalars(query)]
+
+    def latest(self) -> Mapping[str, tuple[NightRun, int]]:
+        counted = select(RunRow.schedule, func.count()).group_by(RunRow.schedule)
+        with self._database.read() as session:
+            return {
+                name: (_run(session.scalars(_of(name).limit(1)).one()), count)
+                for name, count in session.execute(counted).all()
+            }
 
     def runs_of(self, studies: Collection[int]) -> Sequence[NightRun]:
         query = _NEWEST_FIRST.where(RunRow.study_id.in_(studies))
@@ -147,6 +155,10 @@ class SqlScheduleStore:
                     setattr(row, column, value)
             if state is not None:
                 _enter(row, state, now)
+
+
+def _of(schedule: str) -> Select[RunRow]:
+    return _NEWEST_FIRST.where(RunRow.schedule == text(schedule))
 
 
 def new_run(session: Session, schedule_id: int, scheduled_for: float) -> RunRow | None:

@@ -467,3 +467,5 @@ def test_a_models_history_has_its_champions_nights_and_steps(
     assert [run.schedule for run in found.nights] == ["nightly"]
     assert {entry.subject for entry in found.audit} == {"promotion 1", "promotion 2"}
     assert Promotions(store).models() == ["ocr"]
+    (line,) = Promotions(store).lines()
+    assert (line.model, line.champion, line.last, line.nights) == ("ocr", done, found.nights[0], 1)

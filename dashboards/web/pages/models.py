@@ -13,7 +13,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from dash.development.base_component import Component
 
 from autotune.core.promotions import Promotion, PromotionState
-from autotune.service_ports import Desks, ModelHistory
+from autotune.service_ports import Desks, ModelHistory, ModelLine
 from dashboards.figures.data import label
 from dashboards.figures.nights import draw_nights, metrics_of, points
 from dashboards.web.pages.promotions import promotions_table
@@ -39,14 +39,10 @@ def layout(_desks: Desks, _asked: Asked) -> Component:
 
 
 def register(dash_app: Dash, desks: Desks) -> None:
-    live.watch(dash_app, desks, "models", _read_all, listed)
+    live.watch(dash_app, desks, "models", lambda d, _: d.promotions.lines(), listed)
 
 
-def _read_all(desks: Desks, _asked: Any) -> Sequence[ModelHistory]:
-    return [desks.promotions.history(model) for model in desks.promotions.models()]
-
-
-def listed(found: Sequence[ModelHistory]) -> Component:
+def listed(found: Sequence[ModelLine]) -> Component:
     if not found:
         return notes.empty(
             "No model has a history yet.",
@@ -63,13 +59,13 @@ def listed(found: Sequence[ModelHistory]) -> Component:
         Column(key="last", title="Last night"),
         Column(key="nights", title="Nights", number=True),
     )
-    return table("models", "Models", columns, [_row(history) for history in found])
+    return table("models", "Models", columns, [_row(line) for line in found])
 
 
-def _row(history: ModelHistory) -> dict[str, Any]:
-    champion = in_service(history.champions)
+def _row(line: ModelLine) -> dict[str, Any]:
+    champion = line.champion
     return {
-        "model": dcc.Link(history.model, href=href(history.model)),
+        "model": dcc.Link(line.model, href=href(line.model)),
         "champion": "nothing that was promoted"
         if champion is None
         else [
@@ -77,8 +73,8 @@ def _row(history: ModelHistory) -> dict[str, Any]:
             html.Small(candidate_words(champion.candidate), className="quiet under"),
         ],
         "since": UNKNOWN if champion is None else when(champion.applied_at),
-        "last": run_words(history.nights[0]) if history.nights else UNKNOWN,
-        "nights": f"{len(history.nights):,}",
+        "last": UNKNOWN if line.last is None else run_words(line.last),
+        "nights": f"{line.nights:,}",
     }
 
 
