@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ _DRAIN_S = 5
 """How long requests under way may take when the service is stopped."""
 _BACKLOG = 2048
 _END_S = GRACE_S + 15
-"""How long its parts may take then: longer than a job that is asked to stop."""
+"""How long all the rest may take then: longer than a job that is asked to stop."""
 
 log = structlog.get_logger("autotune.serve")
 
@@ -125,24 +124,31 @@ def _run(server: uvicorn.Server, listening: socket.socket, parts: Mapping[str, P
             server.run(sockets=[listening])
     finally:
         log.info("stopping")
+        _end_in_time()
         _stop(started)
     log.info("stopped")
 
 
 def _stop(parts: Sequence[Part]) -> None:
-    """All at once: one may have to wait for a job to end. What waits for a database that hangs is
-    left behind: its leases run out."""
-    threads = [
-        threading.Thread(target=part.stop, name=type(part).__name__.lower(), daemon=True)
-        for part in parts
-    ]
+    """All at once: one may have to wait for a job to end."""
+    threads = [threading.Thread(target=part.stop) for part in parts]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + _END_S
     for thread in threads:
-        thread.join(max(deadline - time.monotonic(), 0.0))
-        if thread.is_alive():
-            log.error("did not end: the database does not answer", part=thread.name)
+        thread.join()
+
+
+def _end_in_time() -> None:
+    """By force, where a thread waits for a database that hangs: Python waits for them all. Leases
+    run out, and the guard of a job ends it."""
+
+    def end() -> None:
+        log.error("ended by force: something still waits, for a database that does not answer?")
+        os._exit(1)
+
+    timer = threading.Timer(_END_S, end)
+    timer.daemon = True
+    timer.start()
 
 
 # ---------------------------------------------------------------------------------------- parts

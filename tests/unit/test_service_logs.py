@@ -45,6 +45,11 @@ def test_text_is_one_line_whatever_it_holds() -> None:
     assert 'event="job ends" reason="a \\"b\\"\\nlevel=error"' in text
 
 
+def test_what_moves_a_terminals_cursor_is_written_out() -> None:
+    text = told(LogFormat.TEXT, "job ends", reason="\x1b[2Jgone\r")
+    assert text.endswith("reason=\\x1b[2Jgone\\x0d\n")
+
+
 def test_the_id_of_a_request_is_in_every_line_of_it() -> None:
     with structlog.contextvars.bound_contextvars(request_id="abc"):
         assert json.loads(told(LogFormat.JSON, "x"))["request_id"] == "abc"
@@ -60,6 +65,8 @@ def test_the_id_of_a_request_is_in_every_line_of_it() -> None:
         {"why": f"cannot use {SECRET}"},
         {"url": f"postgresql://autotune:{SECRET}@host/db"},
         {"smtp_password": SECRET},
+        {"addresses": [f"http://me:{SECRET}@host"]},
+        {"asked": {"token": "x", "url": ({"at": f"http://{SECRET}@host"},)}},
     ],
 )
 def test_secrets_are_masked(form: LogFormat, values: dict[str, Any]) -> None:
