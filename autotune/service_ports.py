@@ -436,8 +436,8 @@ class JobDesk(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
-    """``next_at`` is when it is due next (None: paused, or of a time zone that this machine does not
-    know), ``last`` its latest run."""
+    """``next_at`` is when it is due next (None: paused, or of a time zone that is not known here),
+    ``last`` its latest run."""
 
     schedule: Schedule
     next_at: float | None
