@@ -175,8 +175,9 @@ class Night:
         ended = self._ended(RunState.STOPPED, f"{over.rule}; what was measured is kept")
         champion = self._summary.get("champion") or {}
         if champion.get("sla") == Kept.MISSES and DRIFT_TOLD not in self._summary:
-            reasons = champion["sla_reasons"]
-            told = telling.unanswered(self.schedule, self.model, ended.study_id, reasons, over.rule)
+            told = telling.unanswered(
+                self.schedule, self.model, ended.study_id, champion.get("tightest", ""), over.rule
+            )
             self._notify(Event.SLA_LOST, told, ended.study_id)
         return ended
 
@@ -311,7 +312,9 @@ class Night:
         if verdict.promoted:
             return self._act(tonight, first, challenger, verdict)
         if champion is None or misses(champion, study.sla):
-            return self._lost(tonight, trials, f"trial {pick} would, but {verdict.words}")
+            return self._lost(
+                tonight, trials, f"trial {pick} met it in the search, but {verdict.words}"
+            )
         return Outcome.HOLDS, f"trial {pick} was tried against the champion: {verdict.words}"
 
     def _act(

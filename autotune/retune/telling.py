@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,6 +54,7 @@ def told_of(trial: Trial, judged: Judged | None, sla: Sla) -> dict[str, Any]:
         "state": str(trial.state),
         "reason": trial.reason,
         "sla": None if judged is None else str(judged.outcome),
+        "tightest": "" if judged is None else _tightest(judged.verdict),
         "sla_reasons": [] if judged is None else list(judged.verdict.reasons),
         "figures": {} if judged is None else figures(judged, sla),
     }
@@ -70,9 +71,13 @@ def _first_line(words: str) -> str:
 
 
 def _kept(verdict: SlaVerdict) -> str:
-    tightest = verdict.tightest
-    beside = "" if tightest is None else f": {tightest.reason}"
-    return f"{_SLA[verdict.outcome]}{beside}."
+    tightest = _tightest(verdict)
+    return f"{_SLA[verdict.outcome]}{': ' if tightest else ''}{tightest}."
+
+
+def _tightest(verdict: SlaVerdict) -> str:
+    """What is told of the term that is kept least, or broken most."""
+    return "" if verdict.tightest is None else verdict.tightest.reason
 
 
 def _cause(cause: Cause) -> str:
@@ -95,9 +100,11 @@ def drifted(
         "\n".join([f"{known}:", *causes]) if causes else "",
         f"How sure: {drift.sure}.",
         _kept(champion.verdict),
-        "Next: undo what changed, if it was not meant. A search for something better was begun: if"
-        f" no notice of it follows, nothing better was found. `autotune show {study_id}` and"
-        f" `autotune show {drift.since}` have both measurements.",
+        "Next: "
+        + ("undo what changed, if it was not meant" if causes else "look for what changed")
+        + ". A search for something better was begun: if no notice of it follows, nothing better"
+        f" was found. `autotune show {study_id}` and `autotune show {drift.since}` have both"
+        " measurements.",
     )
     return title, text
 
@@ -116,13 +123,13 @@ def fails(schedule: Schedule, model: str, study_id: int, champion: Trial) -> tup
 
 
 def unanswered(
-    schedule: Schedule, model: str, study_id: int | None, reasons: Sequence[str], over: str
+    schedule: Schedule, model: str, study_id: int | None, reason: str, over: str
 ) -> tuple[str, str]:
     """Of a champion that misses the SLA, in a night whose window ended it."""
     text = _paragraphs(
         schedule,
         study_id,
-        f"What: the champion misses the SLA: {'; '.join(reasons)}.",
+        f"What: the champion misses the SLA: {reason}.",
         f"{over[0].upper()}{over[1:]}, before a search had found one that meets it, or none.",
         "Next: the next run goes on with what was measured; a longer window (`autotune schedule"
         f" add --window-minutes`), or `autotune schedule run {schedule.name}`, lets it end.",
@@ -182,7 +189,11 @@ def _next(
             "what was in service before is again. `autotune history"
             f" {model}` tells what went wrong."
         )
-    return f"`autotune export {study_id} --trial {number} --out DIR` writes its files."
+    trial = f"{study_id} --trial {number}"
+    return (
+        f"`autotune promote {trial} --target DIR` puts it into service,"
+        f" `autotune export {trial} --out DIR` writes its files."
+    )
 
 
 def lost(  # noqa: PLR0913 - whose, what was measured, and what there is against it
@@ -209,7 +220,7 @@ def lost(  # noqa: PLR0913 - whose, what was measured, and what there is against
         f"The champion: {_kept(champion.verdict)}"
         if champion
         else f"The champion fails{': ' if failed else '.'}{failed}",
-        f"The nearest: {against}." if against else "",
+        f"One came near: {against}." if against else "",
         f"The nearest miss is trial {nearest.number} ({nearest.trial.candidate}). {limits}"
         if nearest is not None and nearest.number
         else "",

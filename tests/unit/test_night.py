@@ -521,7 +521,7 @@ def test_where_only_an_unconfirmed_one_meets_the_sla_that_is_told_of_it(bench: B
     assert ended.outcome is Outcome.NO_PICK
     _, title, text, _ = bench.told[1]
     assert title == "m: no configuration clearly meets the SLA"
-    assert "trial 1 would, but the challenger was not confirmed from its exported files" in text
+    assert "trial 1 met it in the search, but the challenger was not confirmed from its" in text
 
 
 def test_a_champion_that_met_the_sla_in_the_paired_runs_has_not_lost_it(bench: Bench) -> None:
