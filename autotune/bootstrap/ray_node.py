@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -103,11 +104,29 @@ def device(order: Order, store: TrialStore, listen: Any = lambda _: None) -> Ite
         settings.refuse_unusable()
         stack.enter_context(alone())
         work = stack.enter_context(scratch("ray-", settings.work_dir))
+        _temporary(stack, work / "tmp")
         study = order.shipment.unpacked(work / "shipped")
         at = Surroundings(settings=settings, stack=stack, store=store, work=work, listen=listen)
         made = Assembly.of(study, at, work / "out", order.before)
         here = made.here(order.study_id, work / "out", baseline=order.baseline or made.found)
         yield Device(assembly=made, here=here, mine=mine)
+
+
+def _temporary(stack: ExitStack, folder: Path) -> None:
+    """What is temporary of this process, and of all that it starts, is this slot's own. (An
+    emulated accelerator is a file there: each slot has one.)"""
+    before = os.environ.get("TMPDIR")
+
+    def put(path: str | None) -> None:
+        if path is None:
+            os.environ.pop("TMPDIR", None)
+        else:
+            os.environ["TMPDIR"] = path
+        tempfile.tempdir = None  # looked up once, and kept
+
+    folder.mkdir()
+    put(str(folder))
+    stack.callback(put, before)
 
 
 def _noted(measurement: Measurement, mine: Taken) -> Measurement:

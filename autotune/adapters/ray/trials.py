@@ -141,7 +141,14 @@ class Bridge:
         self.source.ended(trial.number, outcome.state, outcome.reason)
 
 
-class _Suggesting(Searcher):
+class _NotKept:
+    """Tune keeps copies of it for a resumption of its own; a study is resumed from its store."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class _Suggesting(_NotKept, Searcher):
     """Asks the bridge. What goes wrong there is kept and ends the run: Tune blames the trial."""
 
     def __init__(self, bridge: Bridge) -> None:
@@ -170,16 +177,12 @@ class _Suggesting(Searcher):
         except Exception as exc:  # noqa: BLE001 - raised again where the run ends
             self._bridge.error = exc
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Tune keeps copies for a resumption of its own; a study is resumed from its store."""
-        return {}
-
     def save(self, checkpoint_path: str) -> None: ...
 
     def restore(self, checkpoint_path: str) -> None: ...
 
 
-class _Telling(tune.Callback):
+class _Telling(_NotKept, tune.Callback):
     """Says that a trial is begun again."""
 
     def __init__(self, bridge: Bridge) -> None:
@@ -195,7 +198,7 @@ class _Telling(tune.Callback):
         self._bridge.lost(trial.trial_id)
 
 
-class _Stopping(Stopper):
+class _Stopping(_NotKept, Stopper):
     """Ends the run when something went wrong, or when no device is left."""
 
     def __init__(self, bridge: Bridge, devices: Devices) -> None:
@@ -214,9 +217,6 @@ class _Stopping(Stopper):
             except AutotuneError as exc:
                 self._bridge.error = exc
         return self._bridge.error is not None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
 
 
 def run(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> None:

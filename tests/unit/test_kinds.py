@@ -1,0 +1,39 @@
+"""Which devices a study measures on: never on two kinds."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.core.kinds import Kind, chosen
+
+SMALL = Kind(processor="p", cores=2)
+LARGE = Kind(processor="p", cores=4)
+H100 = Kind(processor="p", cores=8, gpus=("NVIDIA H100",), driver="570")
+SLICE = Kind(processor="p", cores=8, gpus=("NVIDIA H100 MIG 1g.10gb",), driver="570")
+NEWER = Kind(processor="p", cores=8, gpus=("NVIDIA H100",), driver="580")
+
+
+def test_the_most_numerous_kind_is_used() -> None:
+    assert chosen([H100, SLICE, SLICE, NEWER]) == SLICE
+
+
+def test_of_equally_many_it_is_the_first_by_name_whatever_their_order() -> None:
+    assert chosen([SMALL, LARGE]) == chosen([LARGE, SMALL]) == SMALL
+
+
+def test_a_study_goes_on_with_the_kind_that_it_was_begun_on() -> None:
+    assert chosen([H100, SLICE, SLICE], H100.recorded) == H100
+
+
+@pytest.mark.parametrize("other", [LARGE, H100, SLICE, NEWER])
+def test_a_study_of_another_kind_is_not_gone_on_with(other: Kind) -> None:
+    assert chosen([other], SMALL.recorded) is None
+
+
+def test_an_environment_that_tells_less_is_compared_as_far_as_it_tells() -> None:
+    assert chosen([SMALL], {"processor": "p", "host": "elsewhere"}) == SMALL
+    assert chosen([SMALL], {"driver": "570"}) is None
+
+
+def test_without_devices_there_is_none() -> None:
+    assert chosen([]) is None
