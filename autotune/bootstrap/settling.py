@@ -11,7 +11,7 @@ from autotune.bootstrap.promotions import give_up_now, under_way
 from autotune.bootstrap.releases import LOOKED_THROUGH
 from autotune.core.errors import AutotuneError, Busy
 from autotune.core.jobs import Job, JobKind, JobState
-from autotune.core.promotions import Promotion
+from autotune.core.promotions import Promotion, PromotionState
 from storage.service import ServiceStore
 
 EVERY_S = 60.0
@@ -61,4 +61,7 @@ class Settling:
         except (AutotuneError, OSError) as error:
             log.warning("promotion could not be settled", **about, why=str(error))
             return
-        log.info("promotion settled", **about, state=str(settled.state), why=settled.reason)
+        if settled.state is PromotionState.APPLYING:
+            log.warning("promotion cannot be undone yet", **about, why=settled.reason)
+        else:
+            log.info("promotion settled", **about, state=str(settled.state), why=settled.reason)

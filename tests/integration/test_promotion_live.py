@@ -180,32 +180,34 @@ def source(tmp_path: Path) -> Path:
 
 
 # ------------------------------------------------------------------------------ what a study found
-def test_a_promotion_is_loaded_from_its_repository_checked_and_rolled_back(
+def test_what_is_loaded_and_checked_stays_what_breaks_its_sla_goes_back_and_all_can_be_undone(
     service: Service, store: ServiceStore, source: Path
 ) -> None:
     before, files = service.config(), tree(service.repository / "own")
     target = service.target(repository=True, shadow_s=2.0)
-    done = promoted(store, study(store, source, LARGER), target)
+    reference = study(store, source, LARGER, SLOW)
+    done = promoted(store, reference, target)
     assert done.state is PromotionState.DONE, done.reason
     assert "beside 0.0/s of live traffic" in done.reason
+    promoted_files = tree(service.repository / "own")
+    assert "max_batch_size: 4" in promoted_files["config.pbtxt"]
     assert service.config().max_batch_size == 4
-    assert "max_batch_size: 4" in (service.repository / "own" / "config.pbtxt").read_text()
+
+    failed = promoted(store, reference, target, trial=2)
+    assert failed.state is PromotionState.FAILED
+    assert "it misses its SLA in service" in failed.reason
+    assert service.config().max_batch_size == 4
+    assert "sleep_ms" not in service.config().parameters
+    assert tree(service.repository / "own") == promoted_files
+    assert_undone_by_itself(store, failed)
+
     back = roll_back_now(store, done.id, by="someone", why="as a test")
     assert back.state is PromotionState.ROLLED_BACK
     assert service.config() == before
     assert tree(service.repository / "own") == files
 
 
-def test_a_promotion_that_breaks_its_sla_in_service_is_rolled_back_by_itself(
-    service: Service, store: ServiceStore, source: Path
-) -> None:
-    before, files = service.config(), tree(service.repository / "own")
-    target = service.target(repository=True, shadow_s=3.0)
-    failed = promoted(store, study(store, source, SLOW), target)
-    assert failed.state is PromotionState.FAILED
-    assert "it misses its SLA in service" in failed.reason
-    assert service.config() == before
-    assert tree(service.repository / "own") == files
+def assert_undone_by_itself(store: ServiceStore, failed: Promotion) -> None:
     actions = [entry.action for entry in store.promotions.audit(subject=f"promotion {failed.id}")]
     assert actions[::-1] == [
         "proposed",

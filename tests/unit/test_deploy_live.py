@@ -185,7 +185,7 @@ def test_the_files_are_put_back_though_the_server_does_not_answer(
     before, was = tree(repository), make().before(new(tmp_path))
     kept = make(files=True).apply(new(tmp_path), label="p1")
     server.refuses = {NAME}
-    with pytest.raises(ServerFailed):
+    with pytest.raises(ServerFailed, match="the files are those from before"):
         make(files=True).restore(kept, was)
     assert tree(repository) == before
 

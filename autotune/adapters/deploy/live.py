@@ -141,9 +141,18 @@ class LiveDeployment:
 
     def restore(self, kept: str, before: Mapping[str, Any]) -> None:
         was = self._was(kept, before)
-        if self._directory is not None:
-            self._directory.restore(kept)
-        self._load_all_as_before(was, kept)
+        if self._directory is None:
+            self._load_all_as_before(was, kept)
+            return
+        self._directory.restore(kept)
+        try:
+            self._load_all_as_before(was, kept)
+        except ServerFailed as error:
+            raise ServerFailed(
+                f"{error.rule}; the files are those from before, and are not loaded yet",
+                value=error.value,
+                next_step=error.next_step,
+            ) from error
 
     def _was(self, kept: str, before: Mapping[str, Any]) -> Found:
         """How the server was found; nothing of a promotion that was not begun."""
