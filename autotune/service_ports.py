@@ -285,7 +285,7 @@ class Deployment(Protocol):
 
     def undoing(self, kept: str, before: Mapping[str, Any]) -> str:
         """The unified diff that `restore` would make of the configurations; empty where it would
-        change nothing, or has done so. ServerFailed if that cannot be told."""
+        change nothing, or has done so. ExportFailed or ServerFailed if that cannot be told."""
 
     def restore(self, kept: str, before: Mapping[str, Any]) -> None:
         """Put back what `apply` kept, by where it said or by the label: by the label also where

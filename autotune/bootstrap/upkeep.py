@@ -14,6 +14,7 @@ import structlog
 
 from autotune.bootstrap.jobs import folder_name
 from autotune.bootstrap.notices import deliver_waiting, notify
+from autotune.bootstrap.settling import BY
 from autotune.bootstrap.worker import someone_measures
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.jobs import Job, JobKind, JobState
@@ -97,7 +98,7 @@ class Aftermath:
                 expected=(PromotionState.APPROVED,),
                 state=PromotionState.FAILED,
                 reason=job.reason,
-                step=Step(who=job.created_by, action="failed", why=job.reason),
+                step=Step(who=BY, action="failed", why=job.reason),
             )
         elif promotion.state is PromotionState.APPLYING and not promotion.reason:
             why = f"left half done: {job.reason}"
@@ -107,7 +108,7 @@ class Aftermath:
                 state=PromotionState.APPLYING,
                 reason=f"{why}; the service, or the next promotion to its target, undoes it, unless"
                 f" `autotune promote --approve {promotion.id}` goes on with it before",
-                step=Step(who=job.created_by, action="left half done", why=job.reason),
+                step=Step(who=BY, action="left half done", why=job.reason),
             )
 
     def _tell(self, job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -61,6 +62,10 @@ class Bench:
         assert run is not None
         self.store.schedules.update_run(run, state=state)
         return run
+
+    def steps(self, promotion: int) -> list[tuple[str, str, str]]:
+        trail = self.store.promotions.audit(subject=f"promotion {promotion}")
+        return [(each.who, each.action, each.why) for each in trail]
 
     def promotion(self, state: PromotionState = PromotionState.APPROVED) -> int:
         return self.store.promotions.propose(
@@ -121,13 +126,20 @@ def test_each_duty_is_done_though_another_cannot_be(
     old.parent.mkdir()
     old.touch()
     os.utime(old, (NOW, NOW))
-    upkeep = Upkeep(Broken(), bench.store.notices, bench.settings)  # type: ignore[arg-type]
+    settled = threading.Event()
+    upkeep = Upkeep(
+        Broken(),  # type: ignore[arg-type]
+        bench.store.notices,
+        bench.settings,
+        settle=settled.set,
+    )
     upkeep.start()
     deadline = time.monotonic() + 30
     while old.exists():
         assert time.monotonic() < deadline, "it is still there"
         time.sleep(0.01)
     assert upkeep.alive()
+    assert settled.is_set()
     upkeep.stop()
 
 
@@ -224,6 +236,7 @@ def test_a_promotion_whose_job_was_cancelled_before_it_began_has_failed(bench: B
     bench.look()
     found = bench.store.promotions.promotion(promotion)
     assert (found.state, found.reason) == (PromotionState.FAILED, "the disk is full")
+    assert bench.steps(promotion) == [("the service", "failed", "the disk is full")]
 
 
 def test_a_promotion_that_lost_its_workers_half_way_says_what_to_do(bench: Bench) -> None:
@@ -234,6 +247,8 @@ def test_a_promotion_that_lost_its_workers_half_way_says_what_to_do(bench: Bench
     assert found.state is PromotionState.APPLYING
     assert "the disk is full" in found.reason
     assert f"autotune promote --approve {promotion}" in found.reason
+    bench.look()
+    assert bench.steps(promotion) == [("the service", "left half done", "the disk is full")]
 
 
 def test_a_promotion_that_is_in_service_stays_so(bench: Bench) -> None:

@@ -144,6 +144,7 @@ class DirectoryDeployment:
         if not held.is_dir():
             return ""
         models = self.replaced(kept)
+        self._refuse_not_kept(models, held)
         return "".join(
             put_back_diff(name, self._repository / name, _within(held, models, name))
             for name in models
