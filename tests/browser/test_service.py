@@ -14,30 +14,22 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from autotune.adapters.triton.environment import prepare
 from autotune.core.access import Role
 from autotune.core.promotions import PromotionState
 from autotune.settings import Settings
+from tests.browser import chromium
+from tests.browser.chromium import go
 from tests.integration.services import Service as RealService
 from tests.integration.studies import Tool, next_turn, own_model
 from tests.integration.test_triton_export import whole_directory
 from tests.service_app import Service, listening
 from tests.service_shown import fill
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = chromium.needed
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 NARROW: Any = {"width": 400, "height": 900}
 WIDE: Any = {"width": 1280, "height": 900}
 ZONE = "Asia/Tokyo"
@@ -49,6 +41,7 @@ PAGES = {
     "/study/1/compare?a=0&b=5": "Compare two trials",
     "/study/1/compare": "Compare two trials",
     "/jobs": "Jobs",
+    "/jobs/1": "Job 1: ocr-large",
     "/schedules": "Schedules",
     "/schedules/nightly": "nightly",
     "/runs/9": "Run of",
@@ -61,11 +54,6 @@ PAGES = {
     "/nowhere": "There is no such page",
 }
 """Addresses with the beginning of their headings."""
-GO = """(path) => {
-  history.pushState({}, "", path);
-  dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
-}"""
-"""As a link does."""
 SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
 POINT = """() => {
   const mark = document.querySelector("#cloud .trace .points path");
@@ -92,15 +80,6 @@ class Heard:
         lost = "404" in message.text and "/nowhere" in (message.location or {}).get("url", "")
         if message.type in ("error", "warning") and not lost:
             self.wrong.append(message.text)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        expect.set_options(timeout=20_000)
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @contextmanager
@@ -296,88 +275,97 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, s
         yield service, url
 
 
+@pytest.fixture(scope="module")
+def reader(browser: Browser, shown: tuple[Service, str]) -> Iterator[tuple[Page, Heard]]:
+    with visiting(browser, shown[1], color_scheme="dark") as found:
+        yield found
+
+
+@pytest.fixture
+def page(reader: tuple[Page, Heard]) -> Iterator[Page]:
+    """One for all of the tests below, at the end of each of which nothing was wrong."""
+    page, heard = reader
+    yield page
+    assert heard.wrong == []
+
+
 def test_no_page_is_wrong_in_the_console_or_scrolls_sideways(
-    browser: Browser, shown: tuple[Service, str]
+    page: Page, shown: tuple[Service, str]
 ) -> None:
     """Each page in a narrow window and in a wide one."""
-    with visiting(browser, shown[1], color_scheme="dark") as (page, _):
-        page.goto("/")
-        for path, heading in PAGES.items():
-            page.set_viewport_size(NARROW)
-            page.evaluate(GO, path)
-            expect(page.get_by_role("heading", level=1)).to_contain_text(heading)
-            expect(page.get_by_text("Reading …")).to_have_count(0)
-            expect(page.locator("#problem")).to_be_empty()
-            for size in (NARROW, WIDE):
-                page.set_viewport_size(size)
-                assert page.evaluate(SIDEWAYS) <= 0, (path, size)
+    for path, heading in PAGES.items():
+        page.set_viewport_size(NARROW)
+        go(page, shown[1], path)
+        expect(page.get_by_role("heading", level=1)).to_contain_text(heading)
+        expect(page.get_by_text("Reading …")).to_have_count(0)
+        expect(page.locator("#problem")).to_be_empty()
+        for size in (NARROW, WIDE):
+            page.set_viewport_size(size)
+            assert page.evaluate(SIDEWAYS) <= 0, (path, size)
 
 
-def test_times_are_told_in_the_readers_zone(browser: Browser, shown: tuple[Service, str]) -> None:
+def test_times_are_told_in_the_readers_zone(page: Page, shown: tuple[Service, str]) -> None:
     at = datetime.fromtimestamp(shown[0].store.schedules.run(9).scheduled_for, ZoneInfo(ZONE))
-    with visiting(browser, shown[1]) as (page, _):
-        page.goto("/runs/9")
-        expect(page.locator("h1 time")).to_have_text(
-            f"{at:%b} {at.day}, {at:%Y, }{at:%I:%M %p}".replace(", 0", ", ")
-        )
-        page.goto("/models/linear")
-        expect(page.locator("#model-nights-note")).to_contain_text(ZONE)
+    go(page, shown[1], "/runs/9")
+    expect(page.locator("h1 time")).to_have_text(
+        f"{at:%b} {at.day}, {at:%Y, }{at:%I:%M %p}".replace(", 0", ", ")
+    )
+    go(page, shown[1], "/models/linear")
+    expect(page.locator("#model-nights-note")).to_contain_text(ZONE)
 
 
 def test_a_dialog_is_answered_and_left_by_the_keyboard_alone(
-    browser: Browser, shown: tuple[Service, str]
+    page: Page, shown: tuple[Service, str]
 ) -> None:
     service, url = shown
-    with visiting(browser, url) as (page, _):
-        page.goto("/promotions/4")
-        button = page.get_by_role("button", name="Reject")
-        button.focus()
-        page.keyboard.press("Enter")
-        expect(page.locator("#act-why")).to_be_focused()
-        page.keyboard.press("Escape")
-        expect(page.get_by_role("dialog")).to_have_count(0)
-        expect(button).to_be_focused()
-        assert service.store.promotions.promotion(4).state is PromotionState.PROPOSED
+    go(page, url, "/promotions/4")
+    button = page.get_by_role("button", name="Reject")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#act-why")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(button).to_be_focused()
+    assert service.store.promotions.promotion(4).state is PromotionState.PROPOSED
 
-        page.keyboard.press("Enter")
-        expect(page.locator("#act-why")).to_be_focused()
-        page.keyboard.type("not before Monday")
-        page.keyboard.press("Enter")
-        expect(page.locator("#promotion-shown .badge")).to_have_text("rejected")
-        assert service.store.promotions.promotion(4).reason == "not before Monday"
+    page.keyboard.press("Enter")
+    expect(page.locator("#act-why")).to_be_focused()
+    page.keyboard.type("not before Monday")
+    page.keyboard.press("Enter")
+    expect(page.locator("#promotion-shown .badge")).to_have_text("rejected")
+    assert service.store.promotions.promotion(4).reason == "not before Monday"
+    close(page)
 
 
 def test_a_page_that_is_drawn_anew_keeps_the_focus_where_it_was(
-    browser: Browser, shown: tuple[Service, str]
+    page: Page, shown: tuple[Service, str]
 ) -> None:
-    with visiting(browser, shown[1]) as (page, _):
-        page.goto("/schedules/nightly")
-        button = page.get_by_role("button", name="Run now")
-        button.focus()
-        button.evaluate("old => old.replaceWith(old.cloneNode(true))")
-        expect(button).to_be_focused()
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("dialog")).to_be_visible()
-        button.evaluate("old => old.replaceWith(old.cloneNode(true))")
-        page.keyboard.press("Escape")
-        expect(button).to_be_focused()
+    go(page, shown[1], "/schedules/nightly")
+    button = page.get_by_role("button", name="Run now")
+    button.focus()
+    button.evaluate("old => old.replaceWith(old.cloneNode(true))")
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    button.evaluate("old => old.replaceWith(old.cloneNode(true))")
+    page.keyboard.press("Escape")
+    expect(button).to_be_focused()
 
 
-def test_a_schedule_is_paused_resumed_and_run(browser: Browser, shown: tuple[Service, str]) -> None:
-    with visiting(browser, shown[1]) as (page, _):
-        page.goto("/schedules/nightly")
-        act(page, "Pause", "Pause it")
-        close(page)
-        expect(page.locator(".title .badge")).to_have_text("paused")
-        act(page, "Resume", "Resume it")
-        close(page)
-        expect(page.locator(".title .badge")).to_have_text("active")
-        act(page, "Run now", "Run it now")
-        page.get_by_role("dialog").get_by_role("link", name="job").click()
-        row = page.get_by_role("row", name="nightly,")
-        assert "is cancelled" in act(
-            page, row.get_by_role("button").get_attribute("aria-label") or "", "Cancel the job"
-        )
+def test_a_schedule_is_paused_resumed_and_run(page: Page, shown: tuple[Service, str]) -> None:
+    page.goto("/schedules/nightly")  # the test before has put strange elements into it
+    act(page, "Pause", "Pause it")
+    close(page)
+    expect(page.locator(".title .badge")).to_have_text("paused")
+    act(page, "Resume", "Resume it")
+    close(page)
+    expect(page.locator(".title .badge")).to_have_text("active")
+    act(page, "Run now", "Run it now")
+    page.get_by_role("dialog").get_by_role("link", name="job").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("nightly,")
+    assert "is cancelled" in act(page, "Cancel", "Cancel the job")
+    close(page)
+    expect(page.locator("#job-shown .badge")).to_have_text("cancelled")
 
 
 # -------------------------------------------------------------------------------------- log in

@@ -3,31 +3,20 @@ Skipped where there is no Chromium."""
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from autotune.core.access import Role
 from dashboards.web.sessions import COOKIE
+from tests.browser import chromium
 from tests.service_app import Service, listening
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = chromium.needed
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP *.test 127.0.0.1",
-]
 INJECTED = """() => new Promise((done) => {
   const refused = [];
   addEventListener("securitypolicyviolation", (event) => {
@@ -46,21 +35,14 @@ ATTACK = """<form method="post" action="{url}/api/v1/jobs/{job}/cancel" target="
 <iframe name="out"></iframe>
 <script>
   const plain = {{ method: "POST", mode: "no-cors", credentials: "include", body: "{{}}" }};
+  const form = new Promise((done) => {{ document.querySelector("iframe").onload = done; }});
   document.forms[0].submit();
   fetch("{url}/api/v1/jobs/{job}/cancel", plain)
     .then(() => fetch("{url}/api/v1/jobs", {{ credentials: "include" }}))
     .then((answer) => answer.text(), () => "unreadable")
     .then((text) => text, () => "")
-    .then((text) => {{ document.title = `done: ${{text}}`; }});
+    .then((text) => form.then(() => {{ document.title = `done: ${{text}}`; }}));
 </script>"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +92,6 @@ def test_a_page_of_another_site_cancels_no_job_and_reads_nothing_though_no_token
     page.on("response", lambda answer: answered.append(answer.status))
     page.goto(f"http://{host}:{site.server_address[1]}/")
     page.wait_for_function("document.title.startsWith('done')")
-    page.wait_for_timeout(300)
     site.shutdown()
     site.server_close()
     assert "wanted" not in page.title()
@@ -126,13 +107,11 @@ def test_a_name_that_was_made_to_point_here_is_answered_by_nothing(page: Page, u
 
 def test_the_service_is_in_nobodys_frame(page: Page, url: str) -> None:
     site = evil_site(f'<iframe src="{url}/"></iframe>')
-    errors: list[str] = []
-    page.on("console", lambda message: errors.append(message.text))
-    page.goto(f"http://evil.test:{site.server_address[1]}/")
-    page.wait_for_timeout(500)
+    with page.expect_console_message(lambda message: "frame" in message.text.lower()) as said:
+        page.goto(f"http://evil.test:{site.server_address[1]}/")
     site.shutdown()
     site.server_close()
-    assert [text for text in errors if "frame" in text.lower()]
+    assert said.value.type == "error"
 
 
 def test_a_session_is_hidden_from_scripts_and_runs_nothing_that_the_service_did_not_bring(

@@ -80,7 +80,7 @@ def _row(columns: Sequence[Column], row: Mapping[str, Any]) -> Component:
 
 
 # ---------------------------------------------------------------------------------------- grids
-ROW_PX, HEADINGS_PX = 32, 110
+ROW_PX, HEADINGS_PX = 32, 94
 
 
 def grid(

@@ -27,7 +27,13 @@
     if (soon) clearTimeout(doubt);
     if (soon || !doubt) doubt = setTimeout(lost, soon ? SOON_MS : LATE_MS);
   };
-  const toLogin = () => location.replace(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  let leaving = false;  // several questions may be refused at once
+  const toLogin = () => {
+    if (leaving) return;
+    leaving = true;
+    setTimeout(() => { leaving = false; }, LATE_MS);
+    location.replace(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  };
   window.fetch = async (...given) => {
     doubted(false);
     try {
