@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,7 @@ def notify(  # noqa: PLR0913 - an outbox, what is told, and where to
     from: several may share a channel."""
     known = settings or NotifySettings.from_environment()
     hidden = known.secrets
-    host = platform.node()
+    host = Settings.from_environment().machine
     plain = scrubbed(finite({**payload, "host": host}), hidden)
     text = scrubbed(f"{text}\nFrom: autotune on {host}.", hidden)
     told = (event, scrubbed(title, hidden), text, plain)

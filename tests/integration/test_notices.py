@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import platform
 import smtplib
 import threading
 import time
@@ -346,13 +345,16 @@ def test_a_channel_that_takes_nothing_holds_up_no_other_and_is_asked_once_for_al
     assert attempts == [1, 0, 0]
 
 
-def test_a_notice_says_which_machine_it_is_from(outbox: Outbox, smtp: Mail) -> None:
+def test_a_notice_says_which_machine_it_is_from(
+    outbox: Outbox, smtp: Mail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_MACHINE", "gpu-node-1")
     outbox.notify()
     outbox.deliver()
     (message,) = smtp.took
-    assert message.get_payload().rstrip().endswith(f"From: autotune on {platform.node()}.")  # type: ignore[union-attr]
+    assert message.get_payload().rstrip().endswith("From: autotune on gpu-node-1.")  # type: ignore[union-attr]
     (notice, _) = outbox.store.notices.notices()
-    assert notice.payload["host"] == platform.node()
+    assert notice.payload["host"] == "gpu-node-1"
 
 
 def test_two_processes_do_not_deliver_at_once(outbox: Outbox, http: Web) -> None:
