@@ -65,8 +65,18 @@ class Guard:
         if repository is not None:
             repository = (self._limits.root / repository).absolute()
             _refuse_outside("target.repository", repository, self._limits.root)
+            _refuse_root(repository, self._limits.root)
         _refuse_hosts((target.grpc, target.http), self._limits.remotes)
         return replace(target, repository=repository)
+
+
+def _refuse_root(repository: Path, root: Path) -> None:
+    """Beside a target lies what a promotion prepares: of the root itself, that were outside."""
+    if repository.resolve() == root.resolve():
+        raise InputRefused(
+            "target.repository is a directory below the service's root, not the root itself",
+            next_step="put the models into one, or start the service with its parent as --root",
+        )
 
 
 def study_within(definition: Mapping[str, Any], limits: Limits) -> Study:

@@ -634,6 +634,13 @@ def test_the_directory_of_a_model_is_no_repository(repository: Path, new: Releas
         target(repository / MODEL).preflight(new)
 
 
+def test_what_promotions_have_replaced_is_no_repository(repository: Path, new: Release) -> None:
+    kept = target(repository).apply(new, label="p1")
+    with pytest.raises(InputRefused, match="holds what promotions have replaced"):
+        target(Path(kept)).preflight(new)
+    assert sorted(each.name for each in Path(kept).parent.iterdir()) == ["p1"]
+
+
 def test_the_root_directory_is_refused() -> None:
     with pytest.raises(InputRefused, match="beside the root directory"):
         target(Path("/"))

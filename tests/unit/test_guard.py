@@ -240,6 +240,7 @@ def test_a_target_lies_below_the_root_and_its_server_is_one_that_may_be_named(ro
     for refused in (
         Target(repository=Path("/srv")),
         Target(repository=Path("..")),
+        Target(repository=Path()),
         Target(repository=Path("out/models")),
         Target(grpc="elsewhere:8001"),
         Target(grpc="localhost:8001", http="elsewhere:8000"),

@@ -26,7 +26,14 @@ from autotune.adapters.deploy.merging import (
     versions,
 )
 from autotune.adapters.deploy.served import Known
-from autotune.adapters.deploy.sidecar import MANIFEST, STAGED, Sidecar, models_of, resemble
+from autotune.adapters.deploy.sidecar import (
+    MANIFEST,
+    STAGED,
+    SUFFIX,
+    Sidecar,
+    models_of,
+    resemble,
+)
 from autotune.adapters.durable import sync_tree, write_synced
 from autotune.adapters.hashes import sha256_of
 from autotune.adapters.triton.config import ModelConfig, read, render
@@ -311,6 +318,13 @@ class DirectoryDeployment:
                 value=str(mount),
                 next_step="Use a directory within the mount as the repository"
                 f" ({repository.name}/models, say), or promote where what is mounted there lies.",
+            )
+        if any(each.suffix == SUFFIX for each in (repository, *repository.parents)):
+            raise InputRefused(
+                f"a folder whose name ends in {SUFFIX} holds what promotions have replaced, and is"
+                " no repository",
+                value=str(repository),
+                next_step="Name the repository itself, which lies beside it.",
             )
         if versions(repository) or (repository / CONFIG_FILE).exists():
             raise InputRefused(
