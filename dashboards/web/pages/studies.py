@@ -141,7 +141,7 @@ def listed(
             "No study has been run yet.",
             "Run one: ",
             notes.command("autotune tune study.yaml"),
-            " , or see one on this machine's CPU: ",
+            ", or see one on this machine's CPU: ",
             notes.command("autotune demo"),
         )
     chosen = [s for s in found if _matches(s, words.strip().lower(), state)]
