@@ -77,7 +77,7 @@ class ServiceStore:
             if run is None:
                 return None
             payload = {"schedule": run.schedule, "run": run.id}
-            now = self._database.now()
+            now = self._database.common_now(session)
             job = job_row(now, JobKind.NIGHTLY, title, payload, devices=devices, by=by)
             session.add(job)
             session.flush()
@@ -90,10 +90,10 @@ class ServiceStore:
     ) -> Job:
         """A proposal, approved, with the job that puts it into service and the step's audit: all of
         it or nothing."""
-        now = self._database.now()
         payload = {"promotion": promotion.id}
         about = {"model": promotion.model, "target": str(promotion.target)}
         with self._database.write() as session:
+            now = self._database.common_now(session)
             proposed, approved = PromotionState.PROPOSED, PromotionState.APPROVED
             advanced(session, promotion.id, (proposed,), approved, by=by, now=now)
             session.add(audit_row(now, by, "approved", subject, detail=about))

@@ -35,8 +35,9 @@ class SqlJobStore:
         devices: Sequence[str] = (),
         by: str,
     ) -> int:
-        row = job_row(self._database.now(), kind, title, payload, devices=devices, by=by)
         with self._database.write() as session:
+            now = self._database.common_now(session)
+            row = job_row(now, kind, title, payload, devices=devices, by=by)
             session.add(row)
             session.flush()
             return row.id
@@ -186,6 +187,7 @@ def _begun(
                 attempt=JobRow.attempt + 1,
                 started_at=now,
                 ended_at=None,
+                exit_code=None,
                 reason="",
             )
         )

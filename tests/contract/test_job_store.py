@@ -240,11 +240,13 @@ def test_a_job_put_back_waits_again_and_its_attempt_does_not_count(
     job_id = _submitted(jobs, CPU)
     for _ in range(ATTEMPTS + 1):
         assert _claimed(jobs) == job_id
-        assert jobs.end(job_id, "w1", JobState.QUEUED, reason="the service stops")
+        assert jobs.end(job_id, "w1", JobState.QUEUED, reason="the service stops", exit_code=1)
     job = jobs.job(job_id)
     assert (job.state, job.attempt, job.owner, job.ended_at) == (JobState.QUEUED, 0, None, None)
-    assert job.reason == "the service stops"
+    assert (job.reason, job.exit_code) == ("the service stops", 1)
     assert _claimed(others, "w2") == job_id
+    job = jobs.job(job_id)
+    assert (job.reason, job.exit_code) == ("", None)
 
 
 @pytest.mark.parametrize("state", [JobState.DONE, JobState.QUEUED])
@@ -320,6 +322,7 @@ def test_machines_whose_clocks_differ_agree_on_a_lease(shared: str) -> None:
         assert job.started_at is not None
         assert job.ended_at is not None
         assert 0 <= job.ended_at - job.started_at < 60
+        assert 0 <= job.started_at - job.created_at < 60
 
 
 def test_a_lease_counts_from_when_the_database_was_free(tmp_path: Path, migrated: Path) -> None:

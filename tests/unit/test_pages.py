@@ -185,6 +185,16 @@ def test_the_jobs_page_says_what_came_of_what_ended_well(tmp_path: Path) -> None
     store.trials.close()
 
 
+def test_a_job_that_was_put_back_says_why_it_waits(tmp_path: Path) -> None:
+    service = Service.in_folder(tmp_path)
+    job = service.queued_job("ocr")
+    service.store.jobs.claim("w", ttl_s=60, measuring=True)
+    why = "its process could not be begun: No space left on device"
+    service.store.jobs.end(job, "w", JobState.QUEUED, reason=why)
+    assert why in text(jobs.listed(jobs.read(service.desks())))
+    service.store.trials.close()
+
+
 def test_a_device_says_for_which_job_it_is_held(desks: Desks) -> None:
     page = text(jobs.listed(jobs.read(desks)))
     assert re.search(r'held for ".*?job 1, ocr-large', page)

@@ -135,7 +135,7 @@ def _waiting(jobs: Sequence[Job]) -> Component:
     rows = [
         {
             "job": named(job),
-            "devices": ", ".join(each.removeprefix(HERE) for each in job.devices) or "a worker",
+            "devices": _waits_for(job),
             "since": when(job.created_at),
             "by": job.created_by,
             "act": cancel_button(job),
@@ -143,6 +143,13 @@ def _waiting(jobs: Sequence[Job]) -> Component:
         for job in jobs
     ]
     return table("waiting", "Waiting jobs", columns, rows)
+
+
+def _waits_for(job: Job) -> list[Any]:
+    """And why it was put back, where it had been begun."""
+    devices = ", ".join(each.removeprefix(HERE) for each in job.devices) or "a worker"
+    why = job.reason.splitlines()[:1]
+    return [devices, *(html.Small(line[:_LONGEST], className="quiet under") for line in why)]
 
 
 def _ended(jobs: Sequence[Job], came_of: Mapping[int, str]) -> Component:
