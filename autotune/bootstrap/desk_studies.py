@@ -221,9 +221,19 @@ class Kept(Generic[T]):
         with making:
             found = self._found(name, version)
             if found is None:
-                found = _Slot(version, make())
+                found = _Slot(version, self._made(name, make))
                 self._keep(name, found)
             return found.value
+
+    def _made(self, name: Hashable, make: Callable[[], T]) -> T:
+        """Nothing is left of a name that there is not: whoever asks may think of any number."""
+        try:
+            return make()
+        except BaseException:
+            with self._lock:
+                if name not in self._slots:
+                    self._making.pop(name, None)
+            raise
 
     def _found(self, name: Hashable, version: object) -> _Slot[T] | None:
         with self._lock:

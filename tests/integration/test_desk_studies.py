@@ -292,7 +292,7 @@ def test_no_more_is_kept_than_was_said() -> None:
     assert [kept.get(name, 0, made.__next__) for name in "abcab"] == [0, 1, 2, 3, 4]
 
 
-def test_what_fails_to_be_made_is_tried_again() -> None:
+def test_what_fails_to_be_made_is_tried_again_and_leaves_nothing_behind() -> None:
     kept: Kept[int] = Kept(2)
 
     def fails() -> int:
@@ -300,4 +300,5 @@ def test_what_fails_to_be_made_is_tried_again() -> None:
 
     with pytest.raises(InputRefused):
         kept.get("a", 0, fails)
+    assert kept._making == {}
     assert kept.get("a", 0, lambda: 3) == 3
