@@ -7,7 +7,10 @@ worker, the job's process is ended.
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
+import shutil
 import signal
 import socket
 import sys
@@ -47,6 +50,7 @@ _LOOK_S = 0.2
 _AGAIN_S = 2.0
 _LOG_LINES = 15
 _LONGEST = 2000
+_ROOM_BYTES = 1 << 20
 
 _Left: TypeAlias = tuple[JobState, str]
 """The state that a job is left in, and why."""
@@ -179,6 +183,7 @@ class _Lane:
         """Do a job, if there is one; says how many seconds to wait before the next."""
         if self.measuring and self.occupied():
             return self.timing.poll_s
+        _refuse_full(self.logs)
         asked = time.monotonic()
         self.put_off = {each: until for each, until in self.put_off.items() if until > asked}
         job = self.store.claim(
@@ -333,6 +338,13 @@ class _Run:
                     self.job.id, owner, state, reason=reason, exit_code=self.exit_code
                 )
         raise AssertionError("it is tried at least once")
+
+
+def _refuse_full(folder: Path) -> None:
+    """OSError where nothing can be written: the jobs of the queue would fail one after another."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if shutil.disk_usage(there).free < _ROOM_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(there))
 
 
 def _why(failed: RetryCallState) -> str:

@@ -167,6 +167,16 @@ def test_a_job_that_cannot_be_begun_waits_until_it_can(bench: Bench) -> None:
     assert bench.until(job_id, JobState.DONE).attempt == 1
 
 
+def test_on_a_full_disk_no_job_is_begun(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+        full.setattr("autotune.bootstrap.worker._ROOM_BYTES", 1 << 62)
+        worker = bench.worker()
+        job_id = bench.submit("")
+        time.sleep(0.3)
+        assert (bench.job(job_id).state, worker.alive()) == (JobState.QUEUED, True)
+    bench.until(job_id, JobState.DONE)
+
+
 def test_a_program_that_is_not_there_fails_the_job_and_not_the_worker(bench: Bench) -> None:
     bench.worker()
     bench.until(bench.submit("import os; os.execv('/nowhere', ['x'])"), JobState.FAILED)
