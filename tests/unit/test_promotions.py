@@ -13,7 +13,7 @@ import pytest
 
 from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.triton.config import read
-from autotune.bootstrap import releases
+from autotune.bootstrap import desk_promotions, releases
 from autotune.bootstrap.desk_promotions import Promotions
 from autotune.bootstrap.promotions import promote_now, propose_now, reject_now, roll_back_now
 from autotune.bootstrap.settling import Settling
@@ -450,6 +450,19 @@ def test_where_nothing_was_promoted_nothing_is_rolled_back(
         Promotions(store).roll_back("ocr", why="", by="ann")
     with pytest.raises(InputRefused, match="no such model"):
         Promotions(store).roll_back("ocrr", why="", by="ann")
+
+
+def test_a_models_history_is_its_own_however_much_was_done_about_others(
+    store: ServiceStore, propose: Callable[..., Promotion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_promotions, "LOOKED_THROUGH", 2)
+    proposal = propose()
+    for number in range(3):
+        store.promotions.propose(replace(proposal, model=f"other{number}"))
+        store.promotions.note("ann", "paused", "schedule another")
+    found = Promotions(store).history("ocr")
+    assert [(each.action, each.subject) for each in found.audit] == [("proposed", "promotion 1")]
+    assert Promotions(store).models() == ["ocr", "other0", "other1", "other2"]
 
 
 def test_a_models_history_has_its_champions_nights_and_steps(
