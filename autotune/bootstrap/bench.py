@@ -37,6 +37,7 @@ from loadgen.inputs import build_samples
 from loadgen.sizing import Sizing
 from search_spaces.candidate import MAX_BATCH_SIZE, Candidate
 
+MODELS = "models"
 MACHINE_LOCK = "\0triton-autotune.measuring"
 
 
@@ -66,11 +67,13 @@ def alone() -> Iterator[None]:
 
 
 def fresh_folder(folder: Path) -> Path:
-    """An empty scratch folder; the logs of the last run of that name are kept beside it."""
+    """An empty scratch folder; the logs of the last run of that name are kept beside it, without
+    the copies of models that it left if it was killed."""
     logs = folder.with_name(folder.name + ".previous")
     if folder.exists():
         shutil.rmtree(logs, ignore_errors=True)
         folder.rename(logs)
+        shutil.rmtree(logs / MODELS, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
 
@@ -91,7 +94,7 @@ class Surroundings:
 
 def prepare_model(study: Study, at: Surroundings, before: StudyRecord | None) -> ServedModel:
     """The model as the server will find it, in copies that go when the run ends (logs stay)."""
-    models = at.work / "models"
+    models = at.work / MODELS
     models.mkdir()
     at.stack.callback(shutil.rmtree, models, ignore_errors=True)
     model = served_model(
@@ -120,7 +123,7 @@ def with_variants(
     place = Place(
         cache_dir=at.settings.cache_dir,
         work=at.work,
-        models=at.work / "models",
+        models=at.work / MODELS,
         say=at.say,
         server_dir=at.settings.server_dir,
     )

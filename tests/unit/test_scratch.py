@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.adapters.scratch import scratch
+from autotune.bootstrap.bench import fresh_folder
 
 HOLDS = """
 import sys, time
@@ -70,3 +71,13 @@ def test_it_is_removed_also_where_its_use_fails(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ours"), scratch("work-", tmp_path):
         raise ValueError("ours")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_a_killed_run_the_logs_are_kept_and_the_copies_of_its_models_are_not(
+    tmp_path: Path,
+) -> None:
+    folder = fresh_folder(tmp_path / "study")
+    (folder / "models" / "ocr").mkdir(parents=True)
+    (folder / "server.log").touch()
+    assert list(fresh_folder(folder).iterdir()) == []
+    assert [each.name for each in (tmp_path / "study.previous").iterdir()] == ["server.log"]
