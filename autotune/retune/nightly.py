@@ -364,6 +364,12 @@ class Night:
             promotion = self.work.promote(promotion_id)
         except InputRefused as exc:
             return Outcome.BETTER, promotion_id, f"it could not be promoted: {exc.rule}"
+        if promotion.state is PromotionState.APPLYING:
+            raise AutotuneError(
+                f"promotion {promotion_id} did not hold, and could not be undone yet",
+                value=promotion.reason,
+                next_step=f"`autotune history {self.model}` shows what is in service",
+            )
         done = promotion.state is PromotionState.DONE
         return (Outcome.PROMOTED if done else Outcome.ROLLED_BACK), promotion_id, promotion.reason
 

@@ -15,6 +15,7 @@ from autotune.core.comparison import Comparison, relation
 from autotune.core.decision import decide
 from autotune.core.drift import Observation
 from autotune.core.errors import (
+    AutotuneError,
     InputRefused,
     Interrupted,
     LoadFailed,
@@ -474,6 +475,15 @@ def test_what_did_not_hold_in_service_was_rolled_back_and_is_told_by_the_promoti
     work = FakeWork(CHALLENGED, comparisons=faster(0.0), becomes=PromotionState.FAILED)
     assert bench.carry_out(work, Policy.AUTO).outcome is Outcome.ROLLED_BACK
     assert bench.told == []
+
+
+def test_what_did_not_hold_and_could_not_be_undone_is_not_called_rolled_back(bench: Bench) -> None:
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0), becomes=PromotionState.APPLYING)
+    with pytest.raises(AutotuneError, match="could not be undone yet"):
+        bench.carry_out(work, Policy.AUTO)
+    (run,) = bench.store.schedules.runs()
+    assert (run.state, run.outcome) == (RunState.FAILED, None)
+    assert "`autotune history m` tells what became of promotion 5" in bench.told[0][2]
 
 
 def test_what_was_rolled_back_before_is_not_promoted_by_itself(bench: Bench) -> None:
