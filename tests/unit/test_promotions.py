@@ -13,7 +13,7 @@ import pytest
 
 from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.triton.config import read
-from autotune.bootstrap import desk_promotions, releases
+from autotune.bootstrap import desk_promotions, promotions, releases
 from autotune.bootstrap.desk_promotions import Promotions
 from autotune.bootstrap.promotions import promote_now, propose_now, reject_now, roll_back_now
 from autotune.bootstrap.settling import Settling
@@ -352,6 +352,34 @@ def test_what_cannot_be_settled_is_tried_again_after_a_while(
     clock[0] = 61.0
     settling.see_to()
     assert store.promotions.promotion(proposal.id).state is PromotionState.FAILED
+
+
+def test_what_was_left_on_another_machine_is_undone_where_its_traces_are(
+    store: ServiceStore,
+    propose: Callable[..., Promotion],
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A directory of the same name is another one there, or one that both have."""
+    monkeypatch.setattr(promotions, "_is_shared", lambda _: True)
+    before = tree(repository)
+    killed = propose()
+    left(store, killed, repository, machine="another")
+    repository.rename(tmp_path / "theirs")
+    repository.with_name("production.autotune").rename(tmp_path / "theirs.autotune")
+    shutil.copytree(tmp_path / "models", repository)
+    Settling(store).see_to()
+    done = promote_now(store, propose(trial=2).id, by="bob")
+    assert (done.state, batch(repository)) == (PromotionState.DONE, 8)
+    assert store.promotions.promotion(killed.id).state is PromotionState.APPLYING
+    shutil.rmtree(repository)
+    (tmp_path / "theirs").rename(repository)
+    shutil.rmtree(repository.with_name("production.autotune"))
+    (tmp_path / "theirs.autotune").rename(repository.with_name("production.autotune"))
+    Settling(store).see_to()
+    assert store.promotions.promotion(killed.id).state is PromotionState.FAILED
+    assert tree(repository) == before
 
 
 def test_in_the_repository_that_the_study_measured_a_killed_promotion_is_gone_on_with(
