@@ -28,6 +28,10 @@ _OUTCOME = "outcome"
 _LOOK_S = 5.0
 
 
+# Candidates are read-only mappings, which the standard library's pickle refuses.
+_pickled: Callable[[object], bytes] = pickle.dumps
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A trial to measure, and those that have ended ``so_far``."""
@@ -82,7 +86,7 @@ class Measuring(tune.Trainable):
         if self._bench is None:
             self._bench = self._order.open()
         outcome = self._bench.measure(pickle.loads(self._asked))
-        return {_OUTCOME: pickle.dumps(outcome), "done": True}
+        return {_OUTCOME: _pickled(outcome), "done": True}
 
     def cleanup(self) -> None:
         if self._bench is not None:
@@ -164,7 +168,7 @@ class _Suggesting(_NotKept, Searcher):
             self._bridge.error = exc
             return None
         if asked is not None:
-            return {_ASKED: pickle.dumps(asked)}
+            return {_ASKED: _pickled(asked)}
         return None if self._bridge.under_way else Searcher.FINISHED
 
     def on_trial_complete(

@@ -1,0 +1,111 @@
+"""What is refused of a study on a Ray cluster, and of a cluster, before anything is begun."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
+
+from autotune.adapters.ray.cluster import Devices, Node, connected, slot_for
+from autotune.adapters.ray.slots import Slot
+from autotune.bootstrap.executors import OnRay, open_study
+from autotune.bootstrap.ray_session import open_on_ray
+from autotune.core.errors import InputRefused
+from autotune.core.kinds import Kind
+from autotune.core.study import Study
+from autotune.studyfile import study_from_options
+
+
+def study(**server: Any) -> Study:
+    return study_from_options(
+        {
+            "study": "s",
+            "model": {"repository": "models", "name": "m"}
+            if "http" not in server
+            else {"name": "m"},
+            "server": server,
+            "workload": {"target_qps": 50.0},
+            "sla": {"p95_ms": 80.0},
+            "space": {"instances": [1, 2, 4]},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "rule"),
+    [
+        ({"launch": "remote", "http": "h:8000", "grpc": "h:8001"}, "a remote server"),
+        (
+            {"launch": "binary", "binary": "/t", "devices": ["0"]},
+            "server.devices is decided by Ray",
+        ),
+        ({"ports": [8000, 8001, 8002]}, "server.ports cannot be fixed"),
+    ],
+)
+def test_what_ray_decides_is_not_for_the_study_to_say(
+    server: dict[str, Any], rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_WORK", str(tmp_path / "work"))
+    opened = open_on_ray(
+        study(**server),
+        OnRay(),
+        db=str(tmp_path / "a.db"),
+        out=tmp_path / "out",
+        resume=False,
+        listen=lambda _: None,
+    )
+    with pytest.raises(InputRefused, match=rule) as refused, opened:
+        pass
+    assert "--executor local" in refused.value.next_step
+    assert not (tmp_path / "a.db").exists()
+
+
+def test_a_client_outside_the_cluster_is_told_where_to_run() -> None:
+    with pytest.raises(InputRefused, match="Ray's client") as refused, connected("ray://h:10001"):
+        pass
+    assert "--num-cpus=0" in refused.value.next_step
+
+
+def test_where_ray_is_missing_it_is_told_how_it_is_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    opened = open_study(
+        study(), db="a.db", out=tmp_path, resume=False, listen=lambda _: None, ray=OnRay()
+    )
+    with pytest.raises(InputRefused) as refused, opened:
+        pass
+    assert refused.value.next_step == "pip install 'triton-autotune[ray]'"
+
+
+@pytest.mark.parametrize("options", [{"slots": 0}, {"cpus": -1}])
+def test_a_trial_needs_at_least_a_slot_and_a_core(options: dict[str, int]) -> None:
+    with pytest.raises(InputRefused, match="at least 1"):
+        OnRay(**options)
+
+
+def node(name: str, **resources: float) -> Node:
+    return Node(id=name, host=name, resources=resources)
+
+
+def test_a_slot_is_a_gpu_with_its_share_of_the_cores_where_there_is_one() -> None:
+    assert slot_for([node("a", CPU=64)], None) == Slot(cpus=2)
+    assert slot_for([node("a", CPU=64), node("b", CPU=64, GPU=8)], None) == Slot(cpus=8, gpu=True)
+    assert slot_for([node("b", CPU=64, GPU=8)], 4) == Slot(cpus=4, gpu=True)
+    assert Slot(cpus=8, gpu=True).fit_into({"CPU": 64.0, "GPU": 2.0}) == 2
+    assert Slot(cpus=2).fit_into({"CPU": 5.0}) == 2
+
+
+def test_only_the_nodes_of_the_kind_are_asked_for() -> None:
+    kind = Kind(processor="p", cores=2)
+    devices = Devices(slot=Slot(cpus=2), kind=kind, nodes=("a", "b"), many=2)
+    assert devices.selector() == {"ray.io/node-id": "in(a,b)"}
+
+
+def test_ray_sends_no_usage_data() -> None:
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
