@@ -96,6 +96,7 @@ def test_what_was_not_answered_is_told_in_its_dialog_and_may_be_asked_again(
     expect(dialog.get_by_role("alert")).to_have_count(0)
     dialog.get_by_role("button", name="Pause it").click()
     expect(dialog.locator(".notice.good")).to_contain_text("paused")
+    expect(dialog.get_by_role("button", name="Close")).to_be_focused()
     page.keyboard.press("Escape")
 
 

@@ -20,6 +20,7 @@ from autotune.core.access import Identity, Role
 from autotune.core.errors import InputRefused, StoreFailed
 from autotune.core.jobs import JobState
 from autotune.core.promotions import AuditEntry, PromotionState
+from autotune.core.schedules import Policy
 from autotune.service_ports import Desks
 from dashboards.web.identity import asked_by
 from dashboards.web.operators import for_operators
@@ -32,6 +33,7 @@ from dashboards.web.pages import (
     promotions,
     run,
     schedules,
+    scheduling,
     told,
     trial,
 )
@@ -319,6 +321,7 @@ def test_no_two_pages_have_acts_of_one_name() -> None:
 
 def test_every_act_asks_before_it_does_anything(desks: Desks) -> None:
     subjects = {
+        "schedule": "1",
         "propose": "1/5",
         "cancel": "1",
         "approve": "4",
@@ -358,6 +361,32 @@ class Dialogs:
 
 def _asked(_desks: Desks, _on: str) -> Question:
     return Question(title="Try", says=(), yes="Do it")
+
+
+def test_a_study_is_scheduled_and_held_against_what_a_request_may_name(tmp_path: Path) -> None:
+    service = Service.in_folder(tmp_path)
+    service.finished_study("ocr")
+    stranger = {**service.definition("odd"), "server": {"launch": "docker", "image": "triton:1"}}
+    service.store.trials.create_study("odd", stranger, "d")
+    desks, act = service.desks(), scheduling.ACTS["schedule"]
+    given = {field.name: field.value for field in act.ask(desks, "1").fields}
+    assert "/schedules/ocr-nightly" in text(act.do(desks, "1", given, "dana"))
+    made = desks.schedules.schedule("ocr-nightly").schedule
+    assert (made.cron, made.policy, made.created_by) == ("0 3 * * *", Policy.REPORT, "dana")
+    assert made.definition == desks.studies.outline("1").record.definition
+    refused = {
+        "of that name": ("1", {}),
+        "image to launch": ("2", {"name": "odd"}),
+        "needs a target": ("1", {"name": "a", "policy": "auto"}),
+        "report, propose, auto": ("1", {"name": "a", "policy": "never"}),
+        "below the service's root": ("1", {"name": "a", "repository": "/etc"}),
+        "cron": ("1", {"name": "a", "cron": "at three"}),
+    }
+    for words, (on, other) in refused.items():
+        with pytest.raises(InputRefused, match=words):
+            act.do(desks, on, {**given, **other}, "dana")
+    assert [view.schedule.name for view in desks.schedules.schedules()] == ["ocr-nightly"]
+    service.store.trials.close()
 
 
 @pytest.mark.anyio

@@ -42,6 +42,7 @@ def listed(views: Sequence[ScheduleView]) -> Component:
             "There is no schedule yet.",
             "One that looks every night whether the answer still holds: ",
             notes.command('autotune schedule add nightly study.yaml --cron "0 3 * * *"'),
+            ", or the button of a study’s page.",
         )
     columns = (
         Column(key="name", title="Schedule"),

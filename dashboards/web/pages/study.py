@@ -16,6 +16,7 @@ from dashboards.figures.cloud import Cloud, Window, cloud, known_metrics
 from dashboards.figures.data import first_axes, label
 from dashboards.figures.draw_cloud import draw_cloud
 from dashboards.figures.effects import effects
+from dashboards.web.pages import scheduling
 from dashboards.web.pages import study_parts as parts
 from dashboards.web.pages import study_trials as trials
 from dashboards.web.parts import cards
@@ -301,4 +302,10 @@ def _open_clicked(dash_app: Dash, plot: str) -> None:
         return f"{path.rstrip('/')}/trial/{number}"
 
 
-PAGE = Page(path="/study/{reference}", title="Study", layout=layout, register=register)
+PAGE = Page(
+    path="/study/{reference}",
+    title="Study",
+    layout=layout,
+    register=register,
+    acts=scheduling.ACTS,
+)

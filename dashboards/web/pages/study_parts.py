@@ -20,6 +20,7 @@ from dashboards.figures.data import label
 from dashboards.figures.draw import told
 from dashboards.figures.effects import Effect
 from dashboards.web.parts import cards, notes
+from dashboards.web.parts.acts import button
 from dashboards.web.parts.states import badge, glyph, kind_of
 from dashboards.web.parts.tables import Column, table
 from dashboards.web.parts.words import aria, count, duration, when
@@ -180,7 +181,8 @@ def _reasons(detail: StudyDetail) -> Component | None:
 
 
 def downloads(record: StudyRecord, number: int | None) -> Component:
-    """Of the pick, where there is one; any other trial's stand on its own page."""
+    """Of the pick, where there is one (any other trial's stand on its own page), and what may be
+    done with the study."""
     links = [_link("Report (HTML)", f"/api/v1/studies/{record.id}/report.html")]
     if number is not None:
         links = [
@@ -188,7 +190,8 @@ def downloads(record: StudyRecord, number: int | None) -> Component:
             _link("config.pbtxt of the pick", _of_trial(record.id, number, "config.pbtxt")),
             *links,
         ]
-    return html.Div(links, className="actions")
+    again = button("schedule", record.id, "Schedule …")
+    return html.Div([*links, again], className="actions")
 
 
 def _of_trial(study_id: int, number: int, file: str) -> str:

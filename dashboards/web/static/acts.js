@@ -17,6 +17,15 @@
     tell("act-given", { ...named(dialog), fields: Object.fromEntries(inputs.map((input) => [input.name, input.value])) });
   };
 
+  // What came of it is seen, however long the dialog is; the button that was pressed has gone.
+  const answered = (dialog) => {
+    const told = dialog.querySelector("#act-answer .notice");
+    if (!told || "seen" in told.dataset) return;
+    told.dataset.seen = "";
+    told.parentElement.scrollIntoView({ block: "end" });
+    if (document.activeElement === document.body) told.parentElement.querySelector("button:not([data-do])")?.focus();
+  };
+
   addEventListener("click", (event) => {
     event.target.closest?.("dialog.act a")?.closest("dialog").close();  // it leads to another page
     const target = event.target.closest?.("button");
@@ -53,6 +62,7 @@
   // button that acts, which one more Enter would press before anything was read.
   new MutationObserver(() => {
     const dialog = document.querySelector("dialog.act");
+    if (dialog) answered(dialog);
     if (!dialog || dialog.dataset.seen === "field") return;
     const field = dialog.querySelector("input"), safe = dialog.querySelector("button:not([data-do])");
     const fresh = !("seen" in dialog.dataset);
