@@ -22,7 +22,7 @@ SHARED_BY = 8
 def examine_machine(*, load: bool = True) -> Sequence[Check]:
     """``load``: also what it can send, which takes some seconds of all its cores."""
     settings = Settings.from_environment()
-    found = checks(settings.cache_dir, settings.work_dir, settings.server_dir)
+    found = list(checks(settings.cache_dir, settings.work_dir, settings.server_dir))
     return [*found, _load()] if load else found
 
 
