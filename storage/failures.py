@@ -43,6 +43,11 @@ _BY_CODE["53100"] = _BY_CODE["SQLITE_FULL"]
 """PostgreSQL's disk_full."""
 _BY_CODE["55P03"] = _BY_CODE["SQLITE_BUSY"]
 """PostgreSQL's lock_not_available: it was waited for long enough."""
+_BY_CODE["25P03"] = (
+    "the database has given up this step, which had stopped in its middle",
+    "Run it again.",
+)
+"""PostgreSQL's idle_in_transaction_session_timeout."""
 _BY_CODE["SQLITE_LOCKED"] = _BY_CODE["SQLITE_BUSY"]
 _BY_CODE["SQLITE_PERM"] = _BY_CODE["SQLITE_CANTOPEN"]
 

@@ -44,6 +44,9 @@ _LIBPQ = {
 """A server whose machine is gone, or cut off, is given up after seconds and not hours. What a URL
 says itself goes before."""
 
+_KEEPALIVES = ("keepalives_idle", "keepalives_interval", "keepalives_count")
+_IDLE_S = 60.0
+
 _OTHER = "Give another path or URL with --db."
 
 
@@ -212,9 +215,16 @@ def _elsewhere(url: URL, busy_timeout_s: float) -> Engine:
 
 
 def _bound_waits(connection: Any, _record: object, *, busy_timeout_s: float) -> None:
-    """Others' locks are waited for as long as SQLite's."""
+    """Others' locks are waited for as long as SQLite's; and whoever stops in the middle of a step,
+    or whose machine is gone, keeps none for `_IDLE_S`."""
+    limits = {
+        "lock_timeout": max(round(busy_timeout_s * 1000), 1),
+        "idle_in_transaction_session_timeout": round(_IDLE_S * 1000),
+        **{f"tcp_{key}": _LIBPQ[key] for key in _KEEPALIVES},
+    }
     with connection.cursor() as cursor:
-        cursor.execute(f"SET lock_timeout = {max(round(busy_timeout_s * 1000), 1)}")
+        for name, limit in limits.items():
+            cursor.execute(f"SET {name} = {limit}")
     connection.commit()
 
 

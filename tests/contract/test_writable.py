@@ -3,10 +3,11 @@ for for ever."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.core.errors import StoreFailed
 from autotune.core.jobs import JobKind
@@ -32,3 +33,17 @@ def test_a_database_that_somebody_keeps_locked_is_told_after_a_while(
             somebody.execute(text("LOCK TABLE jobs"))
         with pytest.raises(StoreFailed, match="locked by another process"):
             store.jobs.submit(JobKind.STUDY, "tiny", {}, by="ci")
+
+
+def test_whoever_stops_in_the_middle_of_a_step_holds_others_up_for_a_while_only(
+    shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(ServiceStore(shared)) as other, monkeypatch.context() as soon:
+        soon.setattr("storage.opening._IDLE_S", 0.3)
+        with (
+            closing(ServiceStore(shared)) as stops,
+            suppress(SQLAlchemyError),  # its connection is gone
+            stops.engine.begin() as step,
+        ):
+            step.execute(text("LOCK TABLE jobs"))
+            assert other.jobs.submit(JobKind.STUDY, "tiny", {}, by="ci") == 1
