@@ -1,0 +1,179 @@
+"""Studies on a real Ray cluster of two nodes, each a process of this machine with one core."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.adapters.triton.environment import ServerEnvironment
+from tests.integration.studies import QUICK, Running, Tool, command_line, tool
+
+pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+
+EMULATED = Path(__file__).parents[2] / "examples" / "emulated" / "models"
+SPACE = {
+    "max_batch_size": [1, 8],
+    "queue_delay_us": {"values": [0, 100_000], "when": {"max_batch_size": {"above": 1}}},
+}
+NODE = Path(__file__).with_name("ray_nodes.py")
+
+
+@dataclass
+class Cluster:
+    """Two nodes, and a head without any device, of a process that is told by lines what to do."""
+
+    process: subprocess.Popen[str]
+    address: str
+    work: Path
+
+    def tell(self, word: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(word, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline().strip()
+        assert answer, "the cluster is gone"
+        return answer
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    cache_dir: Path,
+    server_environment: ServerEnvironment,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("nodes")
+    environment = {
+        **os.environ,
+        "AUTOTUNE_CACHE": str(cache_dir),
+        "AUTOTUNE_WORK": str(folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, str(NODE)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address, (folder / "log").read_text()
+        yield Cluster(process, address, folder)
+        process.stdin.close()  # it ends its nodes then
+        process.wait(60)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, cache_dir: Path) -> Iterator[Tool]:
+    yield from tool(tmp_path, cache_dir)
+
+
+def emulated(cli: Tool, name: str, **sections: Any) -> Path:
+    """Three candidates on the bundled emulated accelerator, whose times nobody's processor is used
+    for: the first cannot take the rate, the second can, the third waits for no good."""
+    return cli.study(
+        name,
+        model={"repository": str(EMULATED), "name": "accelerator"},
+        workload={**QUICK, "target_qps": 45, **sections.pop("workload", {})},
+        trust={"foreign_cpu": 1, "send_lag": 1},
+        space=SPACE,
+        **sections,
+    )
+
+
+def on_ray(cli: Tool, cluster: Cluster, study: Path, *more: object) -> Running:
+    return cli.start(
+        "tune",
+        study,
+        *("--out", cli.folder / f"out-{study.stem}", "--executor", "ray"),
+        *("--ray-address", cluster.address, "--slot-cpus", "1", *more),
+    )
+
+
+def places(shown: Any) -> set[str]:
+    """Where the search's trials were measured."""
+    return {
+        measured["telemetry_notes"]["place"]
+        for trial in shown["trials"]
+        for measured in trial["measurements"]
+    }
+
+
+def servers_of(cluster: Cluster) -> list[psutil.Process]:
+    """The Triton servers that were started on the cluster's nodes, whoever is their parent now."""
+    servers = (p for p in psutil.process_iter() if "/tritonserver --backend" in command_line(p))
+    return [each for each in servers if work_of(each) == str(cluster.work)]
+
+
+def work_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("AUTOTUNE_WORK")
+    except psutil.Error:
+        return None
+
+
+def test_the_same_study_comes_to_the_same_decision_here_and_on_a_cluster(
+    cli: Tool, cluster: Cluster
+) -> None:
+    here = emulated(cli, "here")
+    cli.tune(here).finish().expect(0)
+    there = emulated(cli, "there")
+    on_ray(cli, cluster, there).finish(200).expect(0, "2 trials side by side")
+    local, ray = cli.shown("here"), cli.shown("there")
+    assert [t["candidate"] for t in ray["trials"]] == [t["candidate"] for t in local["trials"]]
+    assert [t["state"] for t in ray["trials"]] == ["ok", "ok", "ok"]
+    assert ray["decision"]["pick"] == local["decision"]["pick"]
+    config = Path("accelerator") / "config.pbtxt"
+    exported = (cli.folder / "out-there" / config).read_text()
+    assert exported == (cli.out / config).read_text()
+    assert len(places(ray)) >= 2, "both nodes measured"
+
+
+def test_a_study_comes_to_its_end_though_a_node_is_lost_and_its_driver_killed(
+    cli: Tool, cluster: Cluster
+) -> None:
+    finals = {"candidates": 2, "measure_s": 1, "capacity": 0}
+    study = emulated(cli, "lost", workload={"measure_s": 4, "measure_max_s": 4}, finals=finals)
+    running = on_ray(cli, cluster, study)
+    running.wait_for("measure  2/3", within_s=150)
+    running.until(lambda: len(servers_of(cluster)) == 2, 100, "two servers")
+    assert cluster.tell("lose") == "lost"
+    running.wait_for("measuring again: its device was lost", within_s=100)
+    running.wait_for("/3 trial", within_s=100)
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait(10)
+    running.until(lambda: not servers_of(cluster), 60, "servers are left on the nodes")
+    ended = {t["number"]: t for t in cli.shown("lost")["trials"] if t["state"] == "ok"}
+    assert ended
+    on_ray(cli, cluster, study, "--resume").finish(300).expect(0)
+    shown = cli.shown("lost")
+    assert [t["state"] for t in shown["trials"]] == ["ok", "ok", "ok"]
+    for number, trial in ended.items():
+        assert shown["trials"][number]["started_at"] == trial["started_at"], "measured anew"
+    purposes = {m["purpose"] for t in shown["trials"] for m in t["measurements"]}
+    assert {"trial", "canary", "final", "confirm"} <= purposes
+
+
+def test_a_cluster_without_what_a_trial_needs_is_refused_before_anything_is_stored(
+    cli: Tool, cluster: Cluster
+) -> None:
+    study = emulated(cli, "large")
+    ended = on_ray(cli, cluster, study, "--slot-cpus", "64").finish(60)
+    ended.expect(2, "no node of the Ray cluster has what a trial needs", "--slot-cpus N")
+    cli.run("show", "large").expect(2)
