@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from autotune.adapters.ray.slots import Slot, Taken, taken
+from autotune.adapters.ray.slots import Slot, Taken, autotune_version, taken
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.kinds import Kind, chosen
 
@@ -46,7 +46,7 @@ def connected(address: str) -> Iterator[None]:
                 value=address,
                 next_step="start one (`ray start --head` here, `ray start --address=HOST:6379` on"
                 " each other machine), give its address by --ray-address, or take --ray-address"
-                f" local for this machine alone ({_first_line(exc)})",
+                f" local for this machine alone ({why(exc)})",
             ) from exc
     try:
         yield
@@ -166,16 +166,7 @@ def devices(
         before,
     )
     if kind is None:
-        raise InputRefused(
-            "no device of the Ray cluster is of the kind that this study was begun on"
-            if before and kinds
-            else "no node of the Ray cluster gave a trial what it needs",
-            value=", ".join(sorted({str(each) for each in kinds.values()})) or str(slot),
-            next_step="go on where there is one, or run without --resume: numbers of different"
-            " devices are not comparable"
-            if before and kinds
-            else "`ray status` tells who has it now",
-        )
+        raise _nothing_fits(slot, set(kinds.values()), left_alone)
     used = [node for node in holding if kinds.get(node) == kind]
     left_alone += [
         f"{node.host} is left alone: its devices are {other}, and this study measures on {kind}"
@@ -192,6 +183,21 @@ def devices(
     )
 
 
+def _nothing_fits(slot: Slot, kinds: set[Kind], left_alone: Sequence[str]) -> InputRefused:
+    if kinds:
+        return InputRefused(
+            "no device of the Ray cluster is of the kind that this study was begun on",
+            value="; ".join(sorted(map(str, kinds))),
+            next_step="go on where there is one, or run without --resume: numbers of different"
+            " devices are not comparable",
+        )
+    return InputRefused(
+        f"no node of the Ray cluster gave a trial what it needs, {slot}",
+        value="; ".join(left_alone),
+        next_step="`ray status` tells who has it now",
+    )
+
+
 def _looked_at(found: Sequence[Node], slot: Slot) -> tuple[dict[Node, Kind], list[str]]:
     """What kind each node's slots are of; what could not be looked at, with the reason."""
     asked = {node: _look(node, slot) for node in found}
@@ -200,10 +206,18 @@ def _looked_at(found: Sequence[Node], slot: Slot) -> tuple[dict[Node, Kind], lis
     left_alone: list[str] = []
     for node, answer in asked.items():
         try:
-            kinds[node] = ray.get(answer, timeout=0.1).kind
+            found_there: Taken = ray.get(answer, timeout=0.1)
         except (RayError, TimeoutError) as exc:
             ray.cancel(answer, force=True)
-            left_alone.append(f"{node.host} is left alone: it gave no slot ({_first_line(exc)})")
+            left_alone.append(f"{node.host} is left alone: it gave no slot ({why(exc)})")
+            continue
+        if found_there.version == autotune_version():
+            kinds[node] = found_there.kind
+        else:
+            left_alone.append(
+                f"{node.host} is left alone: it has autotune {found_there.version}, and this"
+                f" machine {autotune_version()}"
+            )
     return kinds, left_alone
 
 
@@ -222,5 +236,7 @@ def _seen(slot: Slot) -> Taken:
         return mine
 
 
-def _first_line(exc: BaseException) -> str:
-    return (str(exc).strip().splitlines() or [type(exc).__name__])[0]
+def why(exc: BaseException) -> str:
+    """In a line: of what was raised on a node that, and not where."""
+    lines = str(exc).strip().splitlines() or [type(exc).__name__]
+    return lines[-1] if isinstance(exc, RayTaskError) else lines[0]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
-from autotune.adapters.ray.cluster import Devices
+from autotune.adapters.ray.cluster import Devices, why
 from autotune.adapters.ray.relay import Call, Relay, Reply, answered
 from autotune.core.errors import AutotuneError
 
@@ -39,6 +39,12 @@ def run(work: Callable[[Relay], Any], objects: Mapping[str, object], devices: De
     for attempt in range(TRIES):
         try:
             return _once(work, objects, devices)
+        except RayTaskError as exc:
+            raise AutotuneError(
+                "a device of the Ray cluster could not do what it was asked for",
+                value=why(exc),
+                next_step="is triton-autotune[ray] installed there as it is here?",
+            ) from exc
         except RayError as exc:
             _log.warning(
                 "a device of the Ray cluster was lost (%s of %s): %s", attempt + 1, TRIES, exc

@@ -38,11 +38,13 @@ class Slot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """A slot on a node. ``pinned``: its cores, which no other slot of this machine has; none where
-    the machine has not as many left, and slots share them. ``gpu`` is its id, as Ray gave it."""
+    the machine has not as many left, and slots share them. ``gpu`` is its id, as Ray gave it,
+    ``version`` that of autotune there."""
 
     kind: Kind
     pinned: tuple[int, ...] = ()
     gpu: str = ""
+    version: str = ""
 
     @property
     def name(self) -> str:
@@ -71,7 +73,13 @@ def taken(slot: Slot) -> Iterator[Taken]:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if slot.gpu else ""
         pinned = _pin(stack, slot.cpus)
-        yield Taken(kind=_kind(slot, visible), pinned=pinned, gpu=visible)
+        yield Taken(
+            kind=_kind(slot, visible), pinned=pinned, gpu=visible, version=autotune_version()
+        )
+
+
+def autotune_version() -> str:
+    return str(machine.describe()["versions"]["triton-autotune"])
 
 
 def _kind(slot: Slot, visible: str) -> Kind:
