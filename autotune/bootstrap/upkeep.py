@@ -58,19 +58,24 @@ class Aftermath:
         self._settings = settings
         self._now = now
         self._told: set[int] = set()
+        self._odd: set[int] = set()
         self._seen_to = now() - KEPT_DAYS * _DAY_S
 
     def see_to(self) -> None:
-        """To those that have ended since it was asked last, and for some time before: clocks may
-        differ. One that cannot be seen to is told in the log and keeps no other from it."""
-        now = self._now()
-        since = min(self._seen_to, now) - _LATELY_S
-        for job in self._jobs.ended((JobState.FAILED, JobState.CANCELLED), since=since):
+        """To those that have ended since the last one that was seen to, and some time before:
+        by their own times, whatever the clock is here. One that cannot be seen to is told in the
+        log and keeps no other from it."""
+        now, seen_to = self._now(), self._seen_to
+        ended = (JobState.FAILED, JobState.CANCELLED)
+        for job in self._jobs.ended(ended, since=seen_to - _LATELY_S):
+            seen_to = max(seen_to, job.ended_at or seen_to)
             try:
                 self._follow(job, now)
             except InputRefused as exc:
-                log.warning("nothing can follow from this job", job=job.id, why=str(exc))
-        self._seen_to = now
+                if job.id not in self._odd:
+                    log.warning("nothing can follow from this job", job=job.id, why=str(exc))
+                self._odd.add(job.id)
+        self._seen_to = seen_to
 
     def _follow(self, job: Job, now: float) -> None:
         lately = job.ended_at is not None and now - job.ended_at < _LATELY_S
