@@ -51,7 +51,7 @@ class JobStore(Protocol):
     def ended(self, states: Sequence[JobState], *, since: float) -> Sequence[Job]:
         """Those that have ended like that since, in the order in which they did."""
 
-    def claim(
+    def claim(  # noqa: PLR0913 - who, where, and what not
         self,
         owner: str,
         *,
@@ -59,9 +59,11 @@ class JobStore(Protocol):
         measuring: bool,
         place: Place = SOMEWHERE,
         but_not: Collection[int] = (),
+        alive: Collection[str] = (),
     ) -> Job | None:
         """Lease the oldest queued job that can begin at ``place``, and is none of ``but_not``, to
-        ``owner`` for ``ttl_s`` seconds.
+        ``owner`` for ``ttl_s`` seconds. No lease of those that are known to be ``alive`` has run
+        out, whatever the clock says.
 
         ``measuring``: jobs that need devices, or those that need none. Jobs whose worker has let
         its lease run out are first put back into the queue, or failed after `ATTEMPTS`. A job

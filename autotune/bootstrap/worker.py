@@ -116,6 +116,7 @@ class Worker:
     ) -> None:
         timing = timing or Timing()
         self._stopping = threading.Event()
+        at_work: set[str] = set()
         here = f"{platform.node()}/{machine.process_identity()}"
         self._lanes = [
             _Lane(
@@ -129,6 +130,7 @@ class Worker:
                 place=place,
                 occupied=occupied,
                 stopping=self._stopping,
+                at_work=at_work,
             )
             for name, measuring in (("measuring", True), ("plain", False))
         ]
@@ -153,7 +155,9 @@ class Worker:
 @dataclass(slots=True, kw_only=True)
 class _Lane:
     """One job at a time. ``put_off``: until when, by the monotonic clock, jobs are left alone that
-    could not be done: others, that can, do not wait behind them."""
+    could not be done: others, that can, do not wait behind them. ``at_work``: the owners, of all
+    lanes of this process, who have a job: they live, though a machine that slept, or whose clock
+    was set, makes their leases look old."""
 
     store: JobStore
     owner: str
@@ -165,6 +169,7 @@ class _Lane:
     place: Place
     occupied: Callable[[], bool]
     stopping: threading.Event
+    at_work: set[str]
     put_off: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -192,12 +197,17 @@ class _Lane:
             measuring=self.measuring,
             place=self.place,
             but_not=self.put_off.keys(),
+            alive=tuple(self.at_work),
         )
         if job is None:
             return self.timing.poll_s
         log.info("job begins", job=job.id, kind=str(job.kind), attempt=job.attempt)
         run = _Run(lane=self, job=job, claimed_at=asked)
-        state = run.carry_out()
+        self.at_work.add(self.owner)
+        try:
+            state = run.carry_out()
+        finally:
+            self.at_work.discard(self.owner)
         if state is JobState.QUEUED and run.exit_code == LATER:
             self.put_off[job.id] = time.monotonic() + self.timing.later_s
             return 0.0

@@ -73,7 +73,7 @@ class SqlJobStore:
         with self._database.read() as session:
             return [_job(row) for row in session.scalars(query)]
 
-    def claim(
+    def claim(  # noqa: PLR0913 - the port's
         self,
         owner: str,
         *,
@@ -81,11 +81,12 @@ class SqlJobStore:
         measuring: bool,
         place: Place = SOMEWHERE,
         but_not: Collection[int] = (),
+        alive: Collection[str] = (),
     ) -> Job | None:
         with self._database.write() as session:
             self._database.one_at_a_time(session)
             now = self._database.common_now(session)
-            _put_back_abandoned(session, now)
+            _put_back_abandoned(session, now, [text(each) for each in alive])
             held = set(session.scalars(select(LeaseRow.device)))
             for job_id, devices in session.execute(_first_of_each(measuring, but_not)).all():
                 wanted = [place.lease_of(device) for device in devices]
@@ -157,10 +158,12 @@ class SqlJobStore:
 
 
 # --------------------------------------------------------------------------------- transitions
-def _put_back_abandoned(session: Session, now: float) -> None:
-    """Jobs whose lease has run out. It is looked at once more, by the deletion itself: its worker
-    may have renewed it meanwhile."""
-    expired = select(LeaseRow.job_id).where(LeaseRow.expires_at <= now)
+def _put_back_abandoned(session: Session, now: float, alive: Sequence[str]) -> None:
+    """Jobs whose lease has run out, of owners who may not be alive. It is looked at once more, by
+    the deletion itself: its worker may have renewed it meanwhile."""
+    expired = select(LeaseRow.job_id).where(
+        LeaseRow.expires_at <= now, LeaseRow.owner.not_in(alive)
+    )
     abandoned = select(JobRow).where(JobRow.id.in_(expired)).with_for_update(skip_locked=True)
     for row in session.scalars(abandoned).all():
         theirs = delete(LeaseRow).where(LeaseRow.job_id == row.id, LeaseRow.expires_at <= now)

@@ -222,6 +222,17 @@ def test_a_lease_that_ran_out_and_that_nobody_took_is_renewed(jobs: JobStore, cl
     assert jobs.leases() == {CPU: f"job {job_id} of w1"}
 
 
+def test_a_lease_of_a_worker_that_is_known_to_live_does_not_run_out(
+    jobs: JobStore, clock: Clock
+) -> None:
+    job_id = _submitted(jobs, CPU)
+    _claimed(jobs)
+    clock.at += 100
+    assert jobs.claim("w2", ttl_s=30, measuring=False, alive=["w1"]) is None
+    assert jobs.job(job_id).owner == "w1"
+    assert jobs.claim("w2", ttl_s=30, measuring=True) is not None
+
+
 def test_a_job_that_loses_its_worker_again_and_again_fails(jobs: JobStore, clock: Clock) -> None:
     job_id = _submitted(jobs, CPU)
     for attempt in range(ATTEMPTS):

@@ -370,6 +370,15 @@ def test_a_heartbeat_that_hangs_keeps_no_job_beyond_its_lease_though_it_is_deaf(
         store.hung.clear()
 
 
+def test_a_clock_that_jumps_takes_no_job_away_from_the_worker_that_does_it(bench: Bench) -> None:
+    bench.worker(timing=Timing(poll_s=0.02, grace_s=5))
+    job_id = begun(bench, devices=MEASURING)
+    bench.store._database.now = lambda: time.time() + 3600
+    bench.until(bench.submit(""), JobState.DONE)  # the other lane has looked at the leases
+    job = bench.job(job_id)
+    assert (job.state, job.attempt) == (JobState.RUNNING, 1)
+
+
 def test_a_heartbeat_that_fails_is_no_reason_to_end_a_job(bench: Bench) -> None:
     store = Flaky(bench.jobs)
     bench.worker(jobs=store)
