@@ -91,8 +91,8 @@ def gone_on_with(cli: Tool, study: Path) -> dict[str, Any]:
 
 # ----------------------------------------------------------------------------------------- killed
 STAGES = (SECOND_TRIAL, "canary ", "finals ", "confirming trial", LAST)
-"""(What comes before the first trial is interrupted above; a capacity's probes are gone on with as the
-runs of the finals are.)"""
+"""(What comes before the first trial is interrupted above; a capacity's probes are gone on with as
+the runs of the finals are.)"""
 MEASURED_ONCE = {"trial": 2, "final": 4, "capacity": 2, "confirm": 1}
 """Of two candidates, in one round of finals, with one probe of each one's capacity."""
 
