@@ -67,17 +67,27 @@ def test_a_trial_ends_under_its_own_number_in_whatever_order() -> None:
     assert list(bridge.under_way) == ["a"]
 
 
+def test_a_trial_that_is_lost_with_its_device_is_the_next_to_be_begun() -> None:
+    source = Source(3)
+    bridge = Bridge(source)
+    bridge.suggest("a")
+    bridge.suggest("b")
+    bridge.lost("a")
+    assert source.told == [("again", 0, "its device was lost")]
+    asked = [bridge.suggest("c"), bridge.suggest("d")]
+    assert [each and each.trial.number for each in asked] == [0, 2]
+    assert set(bridge.under_way) == {"b", "c", "d"}
+
+
 def test_a_trial_whose_devices_are_lost_again_and_again_is_invalid_and_not_blamed() -> None:
     source = Source(1)
     bridge = Bridge(source)
-    bridge.suggest("a")
-    bridge.lost("a")
-    bridge.ended("a", None)
-    bridge.ended("a", None)  # Tune tells of it twice
-    (_, _, why), (_, _, state, reason) = source.told
-    assert "its device was lost" in str(why)
-    assert state is TrialState.INVALID
-    assert "3 times" in str(reason)
+    for name in ("a", "b", "c"):
+        assert bridge.suggest(name) is not None
+        bridge.lost(name)
+    assert bridge.suggest("d") is None
+    assert [kind for kind, *_ in source.told] == ["again", "again", "ended"]
+    assert source.told[-1] == ("ended", 0, TrialState.INVALID, "its device was lost 3 times")
 
 
 def test_an_error_that_ends_the_study_is_kept_and_ends_no_trial() -> None:
@@ -86,4 +96,14 @@ def test_an_error_that_ends_the_study_is_kept_and_ends_no_trial() -> None:
     bridge.suggest("a")
     bridge.ended("a", Outcome(error=OutputsDiffer("other answers")))
     assert isinstance(bridge.error, OutputsDiffer)
+    assert source.told == []
+
+
+def test_what_ends_with_a_study_that_cannot_go_on_is_not_blamed() -> None:
+    source = Source(2)
+    bridge = Bridge(source)
+    bridge.suggest("a")
+    bridge.suggest("b")
+    bridge.ended("a", Outcome(error=OutputsDiffer("other answers")))
+    bridge.lost("b")
     assert source.told == []

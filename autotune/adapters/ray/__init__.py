@@ -17,6 +17,8 @@ _QUIET = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_WARN_THRESHOLD_S": "1000000",
     "RAY_AIR_NEW_OUTPUT": "0",
+    # A device that is taken away with notice is lost like any other.
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
 }
 for _name, _value in _QUIET.items():
     os.environ.setdefault(_name, _value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,13 +44,15 @@ class Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of a trial on its node: each try, and why it was measured ``again``; what was found
-    of ``variants`` on the way. ``error`` ends the study."""
+    of ``variants`` on the way; how long it ``took_s`` on a device that was ready. ``error`` ends
+    the study."""
 
     measurements: Sequence[Measurement] = ()
     again: Sequence[str] = ()
     state: TrialState = TrialState.INVALID
     reason: str = ""
     variants: Sequence[VariantRecord] = ()
+    took_s: float | None = None
     error: AutotuneError | None = None
 
 
@@ -81,8 +84,7 @@ class Measuring(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """All of a trial. What it raises means that this device is of no use: Tune begins the trial
-        again on another, and ends this actor."""
+        """All of a trial. Tune ends this actor where anything is raised, as where it is lost."""
         if self._bench is None:
             self._bench = self._order.open()
         outcome = self._bench.measure(pickle.loads(self._asked))
@@ -102,37 +104,41 @@ class Bridge:
     keep_variants: Callable[[Sequence[VariantRecord]], None] = lambda _: None
     error: Exception | None = None
     under_way: dict[str, Trial] = field(default_factory=dict)
-    _first: Trial | None = None
+    _to_begin: list[Trial] = field(default_factory=list)
+    _losses: Counter[int] = field(default_factory=Counter)
 
     def more(self) -> bool:
         """Whether there is anything to measure, before the first trial is suggested."""
-        self._first = self.source.next()
-        return self._first is not None
+        first = self.source.next()
+        if first is not None:
+            self._to_begin.append(first)
+        return first is not None
 
     def suggest(self, name: str) -> Asked | None:
-        trial, self._first = self._first or self.source.next(), None
+        """What was lost comes before what is new."""
+        trial = self._to_begin.pop(0) if self._to_begin else self.source.next()
         if trial is None:
             return None
         self.under_way[name] = trial
         return Asked(trial=trial, so_far=self.source.so_far())
 
     def lost(self, name: str) -> None:
-        """The trial's device was lost, or could not be made ready; it is begun again."""
-        trial = self.under_way.get(name)
-        if trial is not None:
-            self.source.again(trial.number, "its device was lost, or could not be made ready")
+        """The trial's device was lost: it is begun again, under another of Tune's names, unless
+        that has happened too often."""
+        trial = self.under_way.pop(name, None)
+        if trial is None or self.error is not None:
+            return
+        self._losses[trial.number] += 1
+        if self._losses[trial.number] > LOSSES:
+            why = f"its device was lost {LOSSES + 1} times"
+            self.source.ended(trial.number, TrialState.INVALID, why)
+            return
+        self._to_begin.append(trial)
+        self.source.again(trial.number, "its device was lost")
 
-    def ended(self, name: str, outcome: Outcome | None) -> None:
-        """Without an outcome the trial was lost with its device, again and again."""
+    def ended(self, name: str, outcome: Outcome) -> None:
         trial = self.under_way.pop(name, None)
         if trial is None:
-            return
-        if outcome is None:
-            self.source.ended(
-                trial.number,
-                TrialState.INVALID,
-                f"its device was lost, or could not be made ready, {LOSSES + 1} times",
-            )
             return
         self.keep_variants(outcome.variants)
         for measurement in outcome.measurements:
@@ -175,31 +181,17 @@ class _Suggesting(_NotKept, Searcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         told = None if error or result is None else result.get(_OUTCOME)
-        outcome = None if told is None else pickle.loads(told)
         try:
-            self._bridge.ended(trial_id, outcome)
+            if told is None:
+                self._bridge.lost(trial_id)
+            else:
+                self._bridge.ended(trial_id, pickle.loads(told))
         except Exception as exc:  # noqa: BLE001 - raised again where the run ends
             self._bridge.error = exc
 
     def save(self, checkpoint_path: str) -> None: ...
 
     def restore(self, checkpoint_path: str) -> None: ...
-
-
-class _Telling(_NotKept, tune.Callback):
-    """Says that a trial is begun again."""
-
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-
-    def on_trial_recover(
-        self,
-        iteration: int,  # noqa: ARG002
-        trials: list[Any],  # noqa: ARG002
-        trial: Any,
-        **info: Any,  # noqa: ARG002
-    ) -> None:
-        self._bridge.lost(trial.trial_id)
 
 
 class _Stopping(_NotKept, Stopper):
@@ -256,9 +248,10 @@ def _tuner(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> tune
             name="tune",
             storage_path=str(folder),
             verbose=0,
-            callbacks=[_Telling(bridge)],
             stop=_Stopping(bridge, devices),
-            failure_config=tune.FailureConfig(max_failures=LOSSES),
+            # Counted by the bridge: Tune gives up a kept actor's next trial when the actor has
+            # died meanwhile, however often it may fail.
+            failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
