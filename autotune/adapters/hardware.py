@@ -35,6 +35,25 @@ def seen(chosen: Sequence[str] = (), visible: str | None = None) -> Hardware:
     )
 
 
+def shown(visible: str) -> tuple[tuple[str, ...], str]:
+    """What CUDA shows a process that has this for CUDA_VISIBLE_DEVICES: the names of GPUs and
+    slices, a slice by its own and not its GPU's, each once; and the driver. Nothing of either where
+    none is shown, or the driver does not tell."""
+    if devices.hidden(visible):
+        return (), ""
+    try:
+        return answered(lambda: _names(visible))
+    except (pynvml.NVMLError, DriverHangs):
+        return (), ""
+
+
+def _names(visible: str) -> tuple[tuple[str, ...], str]:
+    parts = parts_here()
+    allowed = devices.allowed((), visible, devices.named(parts))
+    names = {str(pynvml.nvmlDeviceGetName(p.handle)) for p in parts if p.name in allowed}
+    return tuple(sorted(names)), str(pynvml.nvmlSystemGetDriverVersion())
+
+
 def installed_version(module: str) -> str | None:
     """The version of the package that a module comes from, without importing it; None where there
     is none."""

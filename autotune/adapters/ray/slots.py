@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.adapters import hardware, machine
-from autotune.adapters.telemetry.cores import affinity
+from autotune.adapters.telemetry.cores import affinity, available_cores
 from autotune.core.kinds import Kind
 
 _CORE = "\0triton-autotune.core"
+UNKNOWN_GPU = "unknown GPU"
+"""The name of one that NVML does not tell: it may be equal to no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,8 @@ class Slot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """A slot on a node. ``pinned``: its cores, which no other slot of this machine has; none where
-    the machine has not as many left, and slots share them. ``gpu`` is its id, as Ray gave it,
+    the machine has not as many left, and slots share them, or where a control group's quota says
+    how much of them a container has. ``gpu`` is its id, as Ray gave it,
     ``version`` that of autotune there."""
 
     kind: Kind
@@ -67,9 +70,12 @@ class Taken:
 @contextmanager
 def taken(slot: Slot) -> Iterator[Taken]:
     """Pin this process to cores of its own, with all that it starts. Ray has told CUDA already
-    which GPU is its; one that is given none sees none."""
+    which GPU is its, by a number that is NVML's, as CUDA's is where it is told so; one that is
+    given none sees none."""
     with ExitStack() as stack:
-        if not slot.gpu:
+        if slot.gpu:
+            os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        else:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if slot.gpu else ""
         pinned = _pin(stack, slot.cpus)
@@ -83,18 +89,22 @@ def autotune_version() -> str:
 
 
 def _kind(slot: Slot, visible: str) -> Kind:
-    here = hardware.seen(visible=visible)
+    names, driver = hardware.shown(visible)
     return Kind(
         processor=str(machine.describe()["processor"]),
         cores=slot.cpus,
-        gpus=(here.gpu or "unknown GPU",) if slot.gpu else (),
-        driver=here.driver if slot.gpu else "",
+        gpus=(names or (UNKNOWN_GPU,)) if slot.gpu else (),
+        driver=driver,
     )
 
 
 def _pin(stack: ExitStack, count: int) -> tuple[int, ...]:
-    """The lock on each core is an abstract socket's name (Linux): gone with its process."""
+    """The lock on each core is an abstract socket's name (Linux): gone with its process. It is not
+    seen from another container, which may have the same cores. One with a quota has its share of
+    them without, of whichever are free; its slots are not pinned."""
     before = affinity(os.getpid())
+    if available_cores(os.getpid()) < len(before):
+        return ()
     with ExitStack() as locks:
         mine: list[int] = []
         for core in sorted(before):
