@@ -32,8 +32,11 @@ class Kind:
         return {**told, "driver": self.driver} if self.driver else told
 
     def is_recorded(self, environment: Mapping[str, Any]) -> bool:
-        """Whether an environment that was recorded is of this kind, as far as it tells."""
-        mine = {"driver": "", **self.recorded}
+        """Whether an environment that was recorded is of this kind, as far as it tells. It may tell
+        the driver of a GPU that stood beside the cores which were measured on."""
+        mine = self.recorded
+        if self.gpus:
+            mine["driver"] = self.driver
         return all(environment[key] == mine[key] for key in mine if key in environment)
 
 

@@ -32,7 +32,11 @@ def test_a_study_of_another_kind_is_not_gone_on_with(other: Kind) -> None:
 
 def test_an_environment_that_tells_less_is_compared_as_far_as_it_tells() -> None:
     assert chosen([SMALL], {"processor": "p", "host": "elsewhere"}) == SMALL
-    assert chosen([SMALL], {"driver": "570"}) is None
+    assert chosen([H100], {"driver": "580"}) is None
+
+
+def test_the_driver_of_a_gpu_that_cores_are_not_measured_on_is_nothing_to_them() -> None:
+    assert chosen([SMALL], {**SMALL.recorded, "driver": "570"}) == SMALL
 
 
 def test_without_devices_there_is_none() -> None:
