@@ -316,8 +316,11 @@ class TrialSource(Protocol):
     def measured(self, number: int, measurement: Measurement) -> None:
         """Store what was measured."""
 
-    def ended(self, number: int, state: TrialState, reason: str = "") -> None:
-        """Store how the trial ended, and tell the search."""
+    def ended(
+        self, number: int, state: TrialState, reason: str = "", took_s: float | None = None
+    ) -> None:
+        """Store how the trial ended, and tell the search. ``took_s``: the seconds that it took,
+        where that is not all the time since it was begun."""
 
 
 class Executor(Protocol):

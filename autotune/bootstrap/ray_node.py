@@ -9,6 +9,7 @@ import io
 import os
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from autotune.adapters import machine
 from autotune.adapters.ray.relay import Distant, Relay
 from autotune.adapters.ray.slots import Slot, Taken, taken
 from autotune.adapters.ray.trials import Asked, Outcome
@@ -188,6 +190,7 @@ class Collected:
     reasons: list[str] = field(default_factory=list)
     state: TrialState = TrialState.INVALID
     reason: str = ""
+    took_s: float | None = None
 
     def next(self) -> Trial | None: ...
 
@@ -200,8 +203,10 @@ class Collected:
     def measured(self, _number: int, measurement: Measurement) -> None:
         self.measurements.append(_noted(measurement, self.mine))
 
-    def ended(self, _number: int, state: TrialState, reason: str = "") -> None:
-        self.state, self.reason = state, reason
+    def ended(
+        self, _number: int, state: TrialState, reason: str = "", took_s: float | None = None
+    ) -> None:
+        self.state, self.reason, self.took_s = state, reason, took_s
 
 
 class DeviceBench:
@@ -215,20 +220,25 @@ class DeviceBench:
         self._on: Device | None = None
 
     def measure(self, asked: Asked) -> Outcome:
-        """What the candidate or the study is to be blamed for is told; what this device is, is
-        raised."""
+        """Whatever cannot be measured here ends the study, as it does on a single machine: else
+        the one sick device, which is soon free again, would be given every candidate."""
         try:
             on = self._on or self._ready()
-        except (InputRefused, OutputsDiffer) as exc:
-            return Outcome(error=exc)
+        except Exception as exc:  # noqa: BLE001 - told to whoever can mend it
+            return Outcome(error=_of_here("cannot be made ready", exc))
         source = Collected(asked, on.mine)
+        began = time.monotonic()
         try:
             on.here.carry_out(asked.trial, source)
         except OutputsDiffer as exc:
             return Outcome(measurements=source.measurements, error=exc)
         except ServerFailed:
             self.close()  # no server comes up any more after a trial that failed: begin anew
+        except Exception as exc:  # noqa: BLE001 - told to whoever can mend it
+            error = _of_here("cannot go on", exc)
+            return Outcome(measurements=source.measurements, error=error)
         return Outcome(
+            took_s=time.monotonic() - began,
             measurements=source.measurements,
             again=source.reasons,
             state=source.state,
@@ -249,6 +259,19 @@ class DeviceBench:
     def close(self) -> None:
         self._on = None
         self._stack.close()
+
+
+def _of_here(what: str, exc: Exception) -> AutotuneError:
+    """What went wrong, with the name of the machine where it did."""
+    rule = f"{machine.describe()['host']}, a machine of the Ray cluster, {what}"
+    told = exc if isinstance(exc, AutotuneError) else AutotuneError(f"{type(exc).__name__}: {exc}")
+    kind = InputRefused if isinstance(told, InputRefused) else AutotuneError
+    return kind(
+        f"{rule}: {told.rule}",
+        value=told.value,
+        next_step=f"{told.next_step or 'mend it'}; or end Ray there (`ray stop`): the same command"
+        " with --resume goes on without it",
+    )
 
 
 # ---------------------------------------------------------------------------------------- the end

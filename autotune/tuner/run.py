@@ -217,12 +217,15 @@ class StudyRunner:
     def measured(self, number: int, measurement: Measurement) -> None:
         self.store.add_measurement(self.study_id, number, measurement)
 
-    def ended(self, number: int, state: TrialState, reason: str = "") -> None:
+    def ended(
+        self, number: int, state: TrialState, reason: str = "", took_s: float | None = None
+    ) -> None:
         self.store.end_trial(self.study_id, number, state, reason)
         begun = self._measuring.pop(number)
         trial = next(t for t in self.store.trials(self.study_id) if t.number == number)
         if state is not TrialState.PRUNED:
-            self._measured_s.append(self.clock.monotonic() - begun.since)
+            since_s = self.clock.monotonic() - begun.since
+            self._measured_s.append(since_s if took_s is None else took_s)
         self._add(trial)
         self._say("trial", str(state), trial=number + 1, candidate=begun.candidate, finished=trial)
         self._tell_unknown(trial)
@@ -344,9 +347,10 @@ class StudyRunner:
         )
 
     def _warn(self, warning: str) -> None:
-        """Of what came up on the way: stored at once, with the environment."""
-        self._warned.append(warning)
-        self._note({"warnings": self._warned})
+        """Of what came up on the way, once: stored at once, with the environment."""
+        if warning not in self._warned:
+            self._warned.append(warning)
+            self._note({"warnings": self._warned})
 
     def _note(self, more: Mapping[str, Any]) -> None:
         """Add to what is stored of the environment."""

@@ -39,7 +39,9 @@ class Source:
     def measured(self, number: int, measurement: Measurement) -> None:
         self.told.append(("measured", number))
 
-    def ended(self, number: int, state: TrialState, reason: str = "") -> None:
+    def ended(
+        self, number: int, state: TrialState, reason: str = "", took_s: float | None = None
+    ) -> None:
         self.told.append(("ended", number, state, reason))
 
 

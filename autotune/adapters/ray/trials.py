@@ -148,7 +148,7 @@ class Bridge:
         if outcome.error is not None:
             self.error = outcome.error
             return
-        self.source.ended(trial.number, outcome.state, outcome.reason)
+        self.source.ended(trial.number, outcome.state, outcome.reason, outcome.took_s)
 
 
 class _NotKept:

@@ -1,0 +1,37 @@
+"""What a device of a Ray cluster tells of itself; that it measures is in tests/integration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
+
+from autotune.adapters import machine
+from autotune.adapters.ray.slots import Slot
+from autotune.adapters.ray.trials import Asked
+from autotune.bootstrap.ray_node import Order
+from autotune.bootstrap.shipping import Shipment
+from autotune.core.kinds import Kind
+from autotune.core.trial import Trial, TrialState
+from search_spaces.candidate import Candidate
+from tests.runner_bench import study
+
+
+def test_a_device_that_cannot_be_made_ready_ends_the_study_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    order = Order(
+        shipment=Shipment(study=study(), names={}, archive=b""),
+        slot=Slot(cpus=1),
+        kind=Kind(processor="another", cores=1),
+        out=tmp_path,
+    )
+    trial = Trial(number=0, candidate=Candidate({"instances": 1}), state=TrialState.RUNNING)
+    outcome = order.open().measure(Asked(trial=trial, so_far=()))
+    assert outcome.error is not None
+    assert outcome.error.rule.startswith(f"{machine.describe()['host']}, a machine of the Ray")
+    assert "this device is not of the kind" in outcome.error.rule
+    assert "`ray stop`" in outcome.error.next_step
