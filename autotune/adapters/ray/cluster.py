@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +14,16 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from autotune.adapters.ray.slots import Slot, Taken, autotune_version, taken
+from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken, autotune_version, taken
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.kinds import Kind, chosen
 
 LOCAL = "local"
 NODE_ID = "ray.io/node-id"
 PROBE_S = 60.0
-"""How long a node may take to give a slot to the one who looks what it is."""
+"""How long a node may take to give its slots to those who look what they are."""
+SAID_S = 20.0
+"""So long is waited for a slot without a word: a process comes up, and another's ends."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -102,9 +104,14 @@ def _listed() -> list[dict[str, Any]]:
     return listed()
 
 
-def slot_for(found: Sequence[Node], cpus: int | None) -> Slot:
-    """What a trial is given: a GPU where there is any, with its share of its node's cores; else two
-    cores, or as many as ``cpus`` says."""
+def slot_for(
+    found: Sequence[Node], cpus: int | None, before: Mapping[str, Any] | None = None
+) -> Slot:
+    """What a trial is given: on resume what is recorded from ``before``, whatever nodes there are
+    now; else a GPU where there is any, with its share of its node's cores; else two cores. Or as
+    many as ``cpus`` says."""
+    if before and "cores" in before:
+        return Slot(cpus=cpus or int(before["cores"]), gpu=bool(before.get("gpus")))
     with_gpus = [node for node in found if node.resources.get("GPU", 0) >= 1]
     if not with_gpus:
         return Slot(cpus=cpus or 2)
@@ -149,7 +156,7 @@ def devices(
     """Look what the nodes have, and choose one kind of it: the one that is recorded from ``before``
     on resume, else the most numerous. InputRefused where there is none."""
     found = nodes()
-    slot = slot_for(found, cpus)
+    slot = slot_for(found, cpus, before)
     holding = {node: slot.fit_into(node.resources) for node in found}
     holding = {node: many for node, many in holding.items() if many}
     if not holding:
@@ -160,24 +167,24 @@ def devices(
             " is given",
         )
     say(f"looking at {len(holding)} nodes of the Ray cluster")
-    kinds, left_alone = _looked_at(list(holding), slot)
-    kind = chosen(
-        [kinds[node] for node, many in holding.items() if node in kinds for _ in range(many)],
-        before,
-    )
+    looked = _looked_at(holding, slot, say)
+    left_alone = [each.left_alone for each in looked if each.left_alone]
+    usable = [(each, each.kind) for each in looked if each.kind is not None]
+    kind = chosen([kind for each, kind in usable for _ in range(each.many)], before)
     if kind is None:
-        raise _nothing_fits(slot, set(kinds.values()), left_alone)
-    used = [node for node in holding if kinds.get(node) == kind]
+        raise _nothing_fits(slot, {kind for _, kind in usable}, left_alone)
     left_alone += [
-        f"{node.host} is left alone: its devices are {other}, and this study measures on {kind}"
-        for node, other in kinds.items()
+        f"{each.node.host} is left alone: its devices are {other}, and this study measures on"
+        f" {kind}"
+        for each, other in usable
         if other != kind
     ]
-    many = sum(holding[node] for node in used)
+    used = [each for each, its in usable if its == kind]
+    many = sum(each.many for each in used)
     return Devices(
         slot=slot,
         kind=kind,
-        nodes=tuple(node.id for node in used),
+        nodes=tuple(each.node.id for each in used),
         many=many if slots is None else min(many, slots),
         left_alone=tuple(left_alone),
     )
@@ -194,46 +201,121 @@ def _nothing_fits(slot: Slot, kinds: set[Kind], left_alone: Sequence[str]) -> In
     return InputRefused(
         f"no node of the Ray cluster gave a trial what it needs, {slot}",
         value="; ".join(left_alone),
-        next_step="`ray status` tells who has it now",
+        next_step="mend what is told of it, or wait: `ray status` tells who has it now",
     )
 
 
-def _looked_at(found: Sequence[Node], slot: Slot) -> tuple[dict[Node, Kind], list[str]]:
-    """What kind each node's slots are of; what could not be looked at, with the reason."""
-    asked = {node: _look(node, slot) for node in found}
-    ray.wait(list(asked.values()), num_returns=len(asked), timeout=PROBE_S)
-    kinds: dict[Node, Kind] = {}
-    left_alone: list[str] = []
-    for node, answer in asked.items():
-        try:
-            found_there: Taken = ray.get(answer, timeout=0.1)
-        except (RayError, TimeoutError) as exc:
-            ray.cancel(answer, force=True)
-            left_alone.append(f"{node.host} is left alone: it gave no slot ({why(exc)})")
-            continue
-        if found_there.version == autotune_version():
-            kinds[node] = found_there.kind
-        else:
-            left_alone.append(
-                f"{node.host} is left alone: it has autotune {found_there.version}, and this"
-                f" machine {autotune_version()}"
+# -------------------------------------------------------------------------- what their slots are
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a node is: ``many`` slots of a ``kind``, or of none that is used; ``left_alone`` says
+    what of it is not used, and why."""
+
+    node: Node
+    kind: Kind | None = None
+    many: int = 0
+    left_alone: str = ""
+
+
+def judged(node: Node, many: int, seen: Sequence[Taken], lacking: str) -> Looked:
+    """Of a node's ``many`` slots those that were ``seen`` say what all are; ``lacking`` says why
+    others were not."""
+    if reason := _unusable(seen, lacking):
+        return Looked(node=node, left_alone=f"{node.host} is left alone: {reason}")
+    less = f"{node.host}: {len(seen)} of its {many} slots are used ({lacking})"
+    return Looked(
+        node=node,
+        kind=seen[0].kind,
+        many=len(seen),
+        left_alone=less if len(seen) < many else "",
+    )
+
+
+def _unusable(seen: Sequence[Taken], lacking: str) -> str:
+    if not seen:
+        return f"it gave no slot ({lacking})"
+    ours = autotune_version()
+    for each in seen:
+        if each.version != ours:
+            return f"it has autotune {each.version}, and this machine {ours}"
+        if UNKNOWN_GPU in each.kind.gpus:
+            return (
+                f"NVML does not tell what its GPU {each.gpu} is (`autotune doctor` there says more)"
             )
-    return kinds, left_alone
+    kinds = sorted({str(each.kind) for each in seen})
+    if len(kinds) > 1:
+        return (
+            f"its devices are of several kinds, {' and '.join(kinds)}; CUDA_VISIBLE_DEVICES at"
+            " `ray start` there can name those of one"
+        )
+    return ""
+
+
+def _looked_at(holding: Mapping[Node, int], slot: Slot, say: Callable[[str], None]) -> list[Looked]:
+    """All GPUs of a node are looked at, at once, so that none is looked at twice; of its cores one
+    slot is as another."""
+    looking = {
+        node: [_look(node, slot) for _ in range(many if slot.gpu else 1)]
+        for node, many in holding.items()
+    }
+    try:
+        asked = {
+            node: [each.seen.remote(slot) for each in there] for node, there in looking.items()
+        }
+        _wait([answer for there in asked.values() for answer in there], say)
+        found: list[Looked] = []
+        for node, answers in asked.items():
+            seen, lacking = _told(answers)
+            alike = seen if slot.gpu else seen * holding[node]
+            found.append(judged(node, holding[node], alike, lacking))
+        return found
+    finally:
+        for each in (each for there in looking.values() for each in there):
+            ray.kill(each)
+
+
+def _wait(answers: list[Any], say: Callable[[str], None]) -> None:
+    _, waiting = ray.wait(answers, num_returns=len(answers), timeout=SAID_S)
+    if waiting:
+        say(
+            f"{len(waiting)} of {len(answers)} slots are not free: waiting {PROBE_S - SAID_S:g} s"
+            " for them (`ray status` tells who has them)"
+        )
+        ray.wait(answers, num_returns=len(answers), timeout=PROBE_S - SAID_S)
+
+
+def _told(answers: Sequence[Any]) -> tuple[list[Taken], str]:
+    """What came of looking, and why something did not."""
+    ready, waiting = ray.wait(list(answers), num_returns=len(answers), timeout=0)
+    seen: list[Taken] = []
+    lacking = f"not free for {PROBE_S:g} s" if waiting else ""
+    for answer in ready:
+        try:
+            seen.append(ray.get(answer))
+        except RayError as exc:
+            lacking = why(exc)
+    return seen, lacking
+
+
+class _Looking:
+    """The actor: has its slot until it is killed."""
+
+    def seen(self, slot: Slot) -> Taken:
+        with taken(slot) as mine:
+            return mine
 
 
 def _look(node: Node, slot: Slot) -> Any:
-    options = {
-        "num_cpus": slot.cpus,
-        "num_gpus": 1 if slot.gpu else 0,
-        "max_retries": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False),
-    }
-    return ray.remote(_seen).options(**options).remote(slot)
-
-
-def _seen(slot: Slot) -> Taken:
-    with taken(slot) as mine:
-        return mine
+    return (
+        ray.remote(_Looking)
+        .options(
+            num_cpus=slot.cpus,
+            num_gpus=1 if slot.gpu else 0,
+            max_restarts=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        )
+        .remote()
+    )
 
 
 def why(exc: BaseException) -> str:
