@@ -40,7 +40,7 @@ from autotune.bootstrap.session import (
 from autotune.bootstrap.shipping import shipped
 from autotune.bootstrap.stored import open_store, refuse_changed_model, unfinished
 from autotune.core.errors import AutotuneError, InputRefused
-from autotune.core.records import StudyRecord
+from autotune.core.records import EXECUTOR, StudyRecord
 from autotune.core.study import Launch, Study
 from autotune.core.variants import VariantRecord
 from autotune.ports import Progress, ProgressListener, TrialSource, TrialStore
@@ -50,9 +50,6 @@ from autotune.tuner.recorder import Say
 from autotune.tuner.run import StudyRunner
 from autotune.tuner.venue import Overseer, Readied
 from storage.opening import sqlite_file
-
-EXECUTOR = "executor"
-"""The key of a study's environment that tells where its trials ran."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any
 from autotune.core.decision import Decision
 from autotune.core.measurement import Measurement
 from autotune.core.memory import cannot_fit, ran_out
-from autotune.core.records import FOUND, HELD, PLANNED, DecisionRecord, StudyState
+from autotune.core.records import EXECUTOR, FOUND, HELD, PLANNED, DecisionRecord, StudyState
 from autotune.core.sla import judge
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
@@ -139,7 +139,7 @@ class StudyRunner:
             self.search.tell(trial.candidate, self._outcome(trial))
             # Not from when it began and ended: the wall clock may have been set between.
             taken_s = sum(m.reload_s + _load_s(m) for m in trial.measurements)
-            self._before_s += taken_s / self.venue.side_by_side
+            self._before_s += taken_s / _side_by_side(before)
             self._load_before_s += sum(map(_load_s, trial.measurements))
 
     def _prepare(self) -> None:
@@ -441,6 +441,11 @@ class _Measuring:
 
     candidate: Candidate
     since: float
+
+
+def _side_by_side(environment: Mapping[str, Any]) -> int:
+    """How many trials were measured at once when this was recorded."""
+    return int(environment.get(EXECUTOR, {}).get("side_by_side", 1))
 
 
 def _infeasible(trial: Trial) -> bool:

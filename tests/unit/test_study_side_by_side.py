@@ -109,6 +109,40 @@ def test_the_time_that_is_left_is_that_of_several_at_once(bench: Any) -> None:
     assert max(step.seconds_left for step in b.steps if step.stage == "trial") < alone
 
 
+def test_what_a_trial_waits_for_its_device_is_not_the_time_that_trials_take(bench: Any) -> None:
+    b = bench()
+    left: dict[float | None, float] = {}
+    for took_s in (None, 3.0):
+        b.study_id = b.store.create_study(f"{took_s}", b.study.definition, b.study.digest)
+        b.clock.seconds = 0.0  # the run's beginning
+        runner = b.runner()
+        trial = runner.next()
+        assert trial is not None
+        b.clock.pass_(50)
+        runner.ended(trial.number, TrialState.INVALID, "its device was lost 3 times", took_s)
+        left[took_s] = b.steps[-1].seconds_left
+    assert left[3.0] < left[None]
+
+
+@pytest.mark.parametrize(("slots", "trials"), [(8, 3), (1, 1)])
+def test_the_time_of_an_earlier_run_is_that_of_its_own_number_of_slots(
+    bench: Any, slots: int, trials: int
+) -> None:
+    b = bench(budget={"trials": 20, "minutes": 0.7})
+
+    def interrupt(trial: Trial) -> None:
+        if trial.number == 1:
+            raise Interrupted("SIGTERM")
+
+    runner, _ = several(b, side_by_side=1, fail=interrupt)
+    runner.environment = lambda: {"executor": {"side_by_side": slots}}
+    with pytest.raises(Interrupted):
+        runner.run()
+    b.search = type(b.search)(MANY)
+    b.load.server = b.server
+    assert len(several(b, side_by_side=1)[0].run().trials) == trials
+
+
 def test_a_study_that_ends_after_a_trial_begins_no_other_and_keeps_those_under_way(
     bench: Any,
 ) -> None:
