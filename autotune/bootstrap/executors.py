@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from autotune.bootstrap.session import StudySession
 from autotune.core.errors import InputRefused
 from autotune.core.study import Study
 from autotune.ports import ProgressListener
+from storage.opening import parse_url
 
 AUTO = "auto"
 
@@ -52,7 +54,22 @@ def open_study(  # noqa: PLR0913 - what, where to and from, on what, and who lis
             "--executor ray needs Ray Tune, which is not installed here",
             next_step="pip install 'triton-autotune[ray]'",
         )
+    _refuse_told_password(db)
     from autotune.bootstrap.ray_session import open_on_ray  # noqa: PLC0415 - an extra; takes seconds
 
     with open_on_ray(study, ray, db=db, out=out, resume=resume, listen=listen) as session:
         yield session
+
+
+def _refuse_told_password(db: str) -> None:
+    """Ray keeps the command line of a cluster's drivers, and shows it at every node (`ray list
+    jobs`)."""
+    url = parse_url(db)
+    secret = url.password or url.query.get("password")
+    if secret and any(db in word for word in sys.orig_argv):
+        raise InputRefused(
+            "the database's password stands on the command line, which Ray shows at every node of"
+            " its cluster",
+            next_step="give the address by AUTOTUNE_DB instead of --db, or leave the password to"
+            " PostgreSQL's passfile (~/.pgpass)",
+        )

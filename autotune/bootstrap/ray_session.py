@@ -250,7 +250,15 @@ def _refuse_what_ray_decides(study: Study) -> None:
             "a remote server cannot be tuned on a Ray cluster: every trial needs a server of its"
             " own",
             place=("server", "launch"),
-            next_step="use launch: embedded, binary or docker, or --executor local",
+            next_step="use launch: embedded or binary, or --executor local",
+        )
+    if study.server.launch is Launch.DOCKER:
+        raise InputRefused(
+            "a container of Docker's has not the GPU and the cores that Ray gives a trial, but all"
+            " that Docker hands it: side by side two would share them",
+            place=("server", "launch"),
+            next_step="use launch: embedded or binary (a node may itself run in Triton's image), or"
+            " --executor local",
         )
     if study.server.devices:
         raise InputRefused(

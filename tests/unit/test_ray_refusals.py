@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def study(**server: Any) -> Study:
     ("server", "rule"),
     [
         ({"launch": "remote", "http": "h:8000", "grpc": "h:8001"}, "a remote server"),
+        ({"launch": "docker", "image": "i"}, "a container of Docker's"),
         (
             {"launch": "binary", "binary": "/t", "devices": ["0"]},
             "server.devices is decided by Ray",
@@ -81,6 +83,35 @@ def test_where_ray_is_missing_it_is_told_how_it_is_had(
     with pytest.raises(InputRefused) as refused, opened:
         pass
     assert refused.value.next_step == "pip install 'triton-autotune[ray]'"
+
+
+@pytest.mark.parametrize("secret", ["u:hush@h/d", "u@h/d?password=hush"])
+@pytest.mark.parametrize("option", ["{}", "--db={}"])
+def test_a_password_that_ray_would_show_at_every_node_is_refused(
+    secret: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = f"postgresql+psycopg://{secret}"
+    monkeypatch.setattr(sys, "orig_argv", ["python", "autotune", "tune", option.format(db)])
+    opened = open_study(
+        study(), db=db, out=tmp_path, resume=False, listen=lambda _: None, ray=OnRay()
+    )
+    with pytest.raises(InputRefused, match="stands on the command line") as refused, opened:
+        pass
+    assert "AUTOTUNE_DB" in refused.value.next_step
+    assert "hush" not in str(refused.value)
+
+
+def test_a_password_that_is_not_on_the_command_line_is_no_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_WORK", str(tmp_path / "work"))
+    remote = study(launch="remote", http="h:8000", grpc="h:8001")
+    db = "postgresql+psycopg://u:hush@h/d"
+    opened = open_study(
+        remote, db=db, out=tmp_path, resume=False, listen=lambda _: None, ray=OnRay()
+    )
+    with pytest.raises(InputRefused, match="a remote server"), opened:
+        pass
 
 
 @pytest.mark.parametrize("options", [{"slots": 0}, {"cpus": -1}])
