@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,8 +34,9 @@ class Shipment:
         return moved(self.study, lambda path: folder / self.names[path])
 
 
-def shipped(study: Study) -> Shipment:
-    """InputRefused for a file that is not there, or has too much beside it."""
+def shipped(study: Study, kept: Sequence[Path] = ()) -> Shipment:
+    """InputRefused for a file that is not there, or has too much beside it. ``kept``: files and
+    folders that are not shipped, though they may stand beside a Python file."""
     paths: list[Path] = []
 
     def note(path: Path) -> Path:
@@ -49,7 +50,7 @@ def shipped(study: Study) -> Shipment:
         for index, path in enumerate(dict.fromkeys(paths)):
             base = path if path.is_dir() else path.parent
             names[path] = str(index) if path.is_dir() else f"{index}/{path.name}"
-            for file in _with_its_own(path):
+            for file in _with_its_own(path, kept):
                 inside = file.relative_to(base)
                 try:
                     archive.add(file, f"{index}/{inside}" if str(inside) != "." else str(index))
@@ -60,31 +61,53 @@ def shipped(study: Study) -> Shipment:
     return Shipment(study=study, names=names, archive=sink.getvalue())
 
 
-def _with_its_own(path: Path) -> Iterator[Path]:
-    """A folder; a file, with the weights that an ONNX graph keeps outside, or with all that is
-    beside a Python file."""
+def _with_its_own(path: Path, kept: Sequence[Path]) -> Iterator[Path]:
+    """A folder; a file, with the weights that an ONNX graph keeps outside, or with what is beside a
+    Python file."""
     if path.suffix == ".py":
-        yield from _beside(path)
+        yield from _beside(path, kept)
         return
     yield path
     if path.suffix == ".onnx":
         yield from (path.parent / each for each in external_files(path))
 
 
-def _beside(path: Path) -> Iterator[Path]:
-    files = [
-        file
-        for file in path.parent.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
-    ]
+def _beside(path: Path, kept: Sequence[Path]) -> Iterator[Path]:
+    """Nothing hidden, which may be secret (``.env``, ``.git``)."""
+    beside = (file for file in _files(path.parent) if not _kept(file, kept))
+    files = [file for file in beside if file != path]
     if sum(file.stat().st_size for file in files) > BESIDE_BYTES:
         raise InputRefused(
-            "a Python file that a study names is shipped with all that stands beside it, and that"
+            "a Python file that a study names is shipped with what stands beside it, and that"
             f" is more than {BESIDE_BYTES // 2**20} MB",
             value=str(path.parent),
             next_step="put it, with what it reads, into a folder of its own",
         )
+    yield path
     yield from files
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as exc:
+        raise InputRefused(
+            f"a folder beside a Python file of the study cannot be read: {exc.strerror}",
+            value=str(folder),
+        ) from exc
+    for each in entries:
+        if each.name.startswith(".") or each.name == "__pycache__":
+            continue
+        if each.is_dir() and not each.is_symlink():
+            yield from _files(each)
+        elif each.is_file():
+            yield each
+
+
+def _kept(file: Path, kept: Sequence[Path]) -> bool:
+    """A database's name also begins those of its other files (``-wal``, ``-shm``)."""
+    of_database = {file.with_name(file.name.removesuffix(end)) for end in ("-wal", "-shm")}
+    return any(each.absolute().is_relative_to(one) for one in kept for each in (file, *of_database))
 
 
 # --------------------------------------------------------------------------- the paths of a study

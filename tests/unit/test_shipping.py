@@ -62,6 +62,24 @@ def test_a_python_file_goes_with_what_stands_beside_it(tmp_path: Path) -> None:
     assert there.model.onnx.read_bytes() == (home / "m.onnx").read_bytes()
 
 
+def test_what_is_hidden_and_what_the_run_writes_is_not_shipped(tmp_path: Path) -> None:
+    onnx_models.linear(tmp_path / "m.onnx")
+    (tmp_path / "lines.py").write_text("def sample(count, seed): ...\n")
+    for name in ("words", ".env", "a.db", "a.db-wal", ".git/config", "out/report.html", "data/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    given = study(
+        {"onnx": str(tmp_path / "m.onnx")},
+        workload={"inputs": f"{tmp_path / 'lines.py'}:sample"},
+    )
+    shipment = shipped(given, kept=(tmp_path / "a.db", tmp_path / "out"))
+    there = shipment.unpacked(tmp_path / "there")
+    assert there.workload.inputs.path is not None
+    folder = there.workload.inputs.path.parent
+    found = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert found == {"lines.py", "m.onnx", "words", "data/x"}
+
+
 def test_a_python_file_among_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +90,6 @@ def test_a_python_file_among_too_much_is_refused(
         {"onnx": str(tmp_path / "m.onnx")},
         workload={"inputs": f"{tmp_path / 'lines.py'}:sample"},
     )
-    with pytest.raises(InputRefused, match="shipped with all that stands beside it") as refused:
+    with pytest.raises(InputRefused, match="shipped with what stands beside it") as refused:
         shipped(given)
     assert "a folder of its own" in refused.value.next_step
