@@ -18,7 +18,7 @@ from autotune.bootstrap.models import served_model
 from autotune.bootstrap.stored import refuse_changed_model
 from autotune.bootstrap.variants import Place, Prepared, prepare_variants
 from autotune.bootstrap.variants_before import Before
-from autotune.core.errors import AutotuneError, MachineBusy
+from autotune.core.errors import AutotuneError, Busy, MachineBusy
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.records import StudyRecord
 from autotune.core.study import Launch, Study
@@ -50,19 +50,27 @@ def lock_name() -> str:
 @contextmanager
 def alone() -> Iterator[None]:
     """One study at a time on a machine, or on a slot of it, whoever runs it: two would measure each
-    other.
+    other."""
+    busy = MachineBusy(
+        "another study is measuring on this machine; two would measure each other",
+        next_step="wait until it has ended",
+    )
+    with exclusive(lock_name(), busy):
+        yield
+
+
+@contextmanager
+def exclusive(name: str, busy: Busy) -> Iterator[None]:
+    """``busy`` is raised where another has the name.
 
     The lock is an abstract socket name (Linux): no file to leave behind or to have rights on, and
     gone with its process.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
         try:
-            lock.bind(lock_name())
+            lock.bind(name)
         except OSError as exc:
-            raise MachineBusy(
-                "another study is measuring on this machine; two would measure each other",
-                next_step="wait until it has ended",
-            ) from exc
+            raise busy from exc
         yield
 
 

@@ -3,9 +3,11 @@ nothing itself. Imported only where Ray is asked for."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,12 +17,14 @@ from typing import Any
 from autotune.adapters import machine
 from autotune.adapters.ray import cluster, errand, trials
 from autotune.adapters.ray.cluster import Devices
+from autotune.adapters.ray.relay import Offered
 from autotune.adapters.triton.export import put_in_place, refuse_unwritable
-from autotune.bootstrap.bench import fresh_folder
+from autotune.bootstrap.bench import exclusive, fresh_folder
 from autotune.bootstrap.executors import OnRay
 from autotune.bootstrap.ray_node import (
     DESK,
     OVERSEER,
+    PLACE,
     STORE,
     Ended,
     Order,
@@ -39,9 +43,11 @@ from autotune.bootstrap.session import (
 )
 from autotune.bootstrap.shipping import shipped
 from autotune.bootstrap.stored import open_store, refuse_changed_model, unfinished
-from autotune.core.errors import AutotuneError, InputRefused
+from autotune.core.errors import AutotuneError, Busy, InputRefused
+from autotune.core.measurement import Purpose
 from autotune.core.records import EXECUTOR, StudyRecord
 from autotune.core.study import Launch, Study
+from autotune.core.trial import Trial
 from autotune.core.variants import VariantRecord
 from autotune.ports import Progress, ProgressListener, TrialSource, TrialStore
 from autotune.settings import Settings
@@ -50,6 +56,8 @@ from autotune.tuner.recorder import Say
 from autotune.tuner.run import StudyRunner
 from autotune.tuner.venue import Overseer, Readied
 from storage.opening import sqlite_file
+
+_DRIVER = "\0triton-autotune.driver"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,10 +89,13 @@ class RayVenue:
 
     def settle(self, overseer: Overseer) -> Settled:
         objects = {
-            STORE: self.store,
-            OVERSEER: overseer,
-            DESK: Desk(self.order.out),
+            STORE: Offered(self.store, TrialStore),
+            OVERSEER: Offered(overseer, Overseer),
+            DESK: Offered(Desk(self.order.out), Desk),
         }
+        on = measured_on(self.store.trials(self.order.study_id))
+        if len(on) > 1:
+            overseer.warn(_different_machines(on))
         overseer.say("finals", "making one device ready for the end of the study")
         work = partial(settled, self._placed(), overseer.planned)
         ended: Ended = errand.run(work, objects, self.devices)
@@ -143,9 +154,11 @@ def open_on_ray(  # noqa: PLR0913 - as `open_study`
     _refuse_what_ray_decides(study)
     out = out.absolute()
     refuse_unwritable(out, study.name)
-    refuse_inside(out, database=sqlite_file(db), work=settings.work_dir)
-    shipment = shipped(study)
+    database = sqlite_file(db)
+    refuse_inside(out, database=database, work=settings.work_dir)
+    shipment = shipped(study, kept=(out, settings.work_dir, *([database] if database else [])))
     with ExitStack() as stack:
+        stack.enter_context(_alone(study.name, settings.work_dir))
         store = stack.enter_context(open_store(db, create=True))
         before = unfinished(store, study) if resume else None
         stack.enter_context(cluster.connected(on.address))
@@ -169,12 +182,49 @@ def open_on_ray(  # noqa: PLR0913 - as `open_study`
             variants=() if before is None else tuple(store.variants(before.id)),
         )
         say("prepare", f"a device of the cluster looks at {study.model.name}")
-        found: Surveyed = errand.run(partial(surveyed, order), {OVERSEER: _Listening(say)}, devices)
+        objects = {OVERSEER: Offered(_Listening(say), _Listening)}
+        found: Surveyed = errand.run(partial(surveyed, order), objects, devices)
         if before is not None:
             refuse_changed_model(before, found.digest)
         yield _session(
             replace(study, space=found.space), order, devices, found, store, work, listen
         )
+
+
+@contextmanager
+def _alone(study: str, work_dir: Path) -> Iterator[None]:
+    """A second driver of a study would take the folder of the first away."""
+    place = str((work_dir / study).absolute())
+    busy = Busy(
+        "a run of a study of this name is under way on this machine",
+        value=study,
+        next_step="wait until it has ended; another study needs another name, or an AUTOTUNE_WORK"
+        " of its own",
+    )
+    with exclusive(f"{_DRIVER}.{hashlib.sha256(place.encode()).hexdigest()[:32]}", busy):
+        yield
+
+
+def measured_on(trials: Iterable[Trial]) -> Counter[str]:
+    """How many trials of the search were measured on which host."""
+    told = (
+        {
+            str(each.telemetry.notes[PLACE]).partition(",")[0]
+            for each in trial.measurements
+            if each.purpose is Purpose.TRIAL and PLACE in each.telemetry.notes
+        }
+        for trial in trials
+    )
+    return Counter(host for hosts in told for host in hosts)
+
+
+def _different_machines(on: Counter[str]) -> str:
+    each = ", ".join(f"{many} on {host}" for host, many in sorted(on.items()))
+    return (
+        f"the search's trials were measured on different machines ({each}): these are of one kind,"
+        " and may differ all the same in what they measure. Which trials missed the SLA, and which"
+        " came to the finals, rests on that"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from autotune.adapters.ray.relay import Call, Distant, Relay, Reply, answered
+from autotune.adapters.ray.relay import Call, Distant, Offered, Relay, Reply, answered
 from autotune.core.errors import StoreFailed
+
+
+class Port(Protocol):
+    def add(self, number: int) -> int: ...
 
 
 class Store:
@@ -20,9 +24,13 @@ class Store:
         self.added.append(number)
         return sum(self.added)
 
+    def drop_everything(self) -> None:
+        self.added.clear()
 
-def conducted(work: Any, objects: dict[str, object]) -> Any:
+
+def conducted(work: Any, store: Store) -> Any:
     """As the driver does it."""
+    objects = {"store": Offered(store, Port)}
     relay = Relay()
     relay.begin(work)
     message = relay.exchange(None)
@@ -38,7 +46,7 @@ def test_calls_are_made_on_the_other_side_in_order_and_their_answers_come_back()
         distant = Distant(relay, "store")
         return [distant.add(1), distant.add(number=2)]
 
-    assert conducted(work, {"store": store}) == [1, 3]
+    assert conducted(work, store) == [1, 3]
     assert store.added == [1, 2]
 
 
@@ -48,7 +56,7 @@ def test_what_a_call_raises_is_raised_in_the_work_which_may_go_on() -> None:
             Distant(relay, "store").add(-1)
         return "went on"
 
-    assert conducted(work, {"store": Store()}) == "went on"
+    assert conducted(work, Store()) == "went on"
 
 
 def test_what_the_work_raises_is_raised_where_it_was_asked_for() -> None:
@@ -56,8 +64,18 @@ def test_what_the_work_raises_is_raised_where_it_was_asked_for() -> None:
         Distant(relay, "store").add(-1)
 
     with pytest.raises(StoreFailed) as raised:
-        conducted(work, {"store": Store()})
+        conducted(work, Store())
     assert raised.value.next_step == "make room"
+
+
+@pytest.mark.parametrize("method", ["drop_everything", "__init__", "added", "mro"])
+def test_only_what_the_port_has_is_called(method: str) -> None:
+    store = Store()
+    store.add(1)
+    reply = answered(Call(name="store", method=method), {"store": Offered(store, Port)})
+    with pytest.raises(AttributeError, match="Port offers no"):
+        reply.get()
+    assert store.added == [1]
 
 
 def test_an_object_that_is_not_there_is_told_to_the_work() -> None:

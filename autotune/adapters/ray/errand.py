@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from autotune.adapters.ray.cluster import Devices, why
-from autotune.adapters.ray.relay import Call, Relay, Reply, answered
+from autotune.adapters.ray.relay import Call, Offered, Relay, Reply, answered
 from autotune.core.errors import AutotuneError
 
 TRIES = 3
@@ -32,7 +32,7 @@ class Errand:
         return self._relay.exchange(reply)
 
 
-def run(work: Callable[[Relay], Any], objects: Mapping[str, object], devices: Devices) -> Any:
+def run(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices: Devices) -> Any:
     """Do it on a device, and return what it came to; once more on another where a device is lost.
     What it raises passes. AutotuneError where devices are lost again and again, or none is left.
     """
@@ -56,7 +56,7 @@ def run(work: Callable[[Relay], Any], objects: Mapping[str, object], devices: De
     )
 
 
-def _once(work: Callable[[Relay], Any], objects: Mapping[str, object], devices: Devices) -> Any:
+def _once(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices: Devices) -> Any:
     actor: Any = (
         ray.remote(Errand)
         .options(

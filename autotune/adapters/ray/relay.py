@@ -75,10 +75,24 @@ class Distant:
         return partial(self.relay.call, self.name, method)
 
 
-def answered(call: Call, objects: Mapping[str, object]) -> Reply:
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What the other side may call: the methods of a ``port``, as the object ``by`` has them."""
+
+    by: object
+    port: type
+
+    def method(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or name not in dir(self.port):
+            raise AttributeError(f"{self.port.__name__} offers no {name!r}")
+        method: Callable[..., Any] = getattr(self.by, name)
+        return method
+
+
+def answered(call: Call, objects: Mapping[str, Offered]) -> Reply:
     """What a call comes to on this side."""
     try:
-        method = getattr(objects[call.name], call.method)
+        method = objects[call.name].method(call.method)
         return Reply(value=method(*call.args, **call.kwargs))
     except Exception as exc:  # noqa: BLE001 - the one that called is told
         return Reply(error=exc)
