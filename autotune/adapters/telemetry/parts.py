@@ -73,6 +73,10 @@ class DriverHangs(AutotuneError):
             " machine; or hide its GPUs by CUDA_VISIBLE_DEVICES=",
         )
 
+    def __reduce__(self) -> tuple[type[DriverHangs], tuple[()]]:
+        """From a node of a cluster: its words are its own."""
+        return DriverHangs, ()
+
 
 def answered(ask: Callable[[], T]) -> T:
     """What is asked of NVML, between its beginning and its end; DriverHangs where that takes
