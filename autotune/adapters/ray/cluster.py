@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken, autotune_version, taken
-from autotune.core.errors import AutotuneError, InputRefused
+from autotune.core.errors import AutotuneError, InputRefused, Interrupted
 from autotune.core.kinds import Kind, chosen
 
 LOCAL = "local"
@@ -81,6 +83,18 @@ def _own_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While Ray waits it swallows what a signal's handler raises, and raises a KeyboardInterrupt of
+    its own for it, without a word."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as exc:
+        raise Interrupted("stopped by a signal") from exc
+
+
 # ------------------------------------------------------------------------------------ the nodes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -122,13 +136,14 @@ def slot_for(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
     """The slots of one ``kind`` that a study uses: on which ``nodes``, by id, and how ``many`` in
-    all. ``left_alone`` says what is not used, and why."""
+    all. ``left_alone`` says what is not used, and why; ``say`` tells who looks on."""
 
     slot: Slot
     kind: Kind
     nodes: tuple[str, ...]
     many: int
     left_alone: tuple[str, ...] = ()
+    say: Callable[[str], None] = field(default=lambda _: None, compare=False)
 
     def selector(self) -> dict[str, str]:
         """For Ray: one of these nodes."""
@@ -144,6 +159,28 @@ class Devices:
                 next_step="what was measured is stored: when such a node is back, the same command"
                 " with --resume goes on",
             )
+
+
+@dataclass(slots=True, kw_only=True)
+class Patience:
+    """Says once that nothing has a slot, where that lasts: what nodes have, another job may use."""
+
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    _since: float | None = None
+
+    def waits(self) -> None:
+        now = self.clock()
+        if self._since is None:
+            self._since = now
+        elif now - self._since > SAID_S:
+            self.say(
+                "no slot of the Ray cluster is free: waiting (`ray status` tells who has them)"
+            )
+            self._since = math.inf
+
+    def begun(self) -> None:
+        self._since = None
 
 
 def devices(
@@ -187,6 +224,7 @@ def devices(
         nodes=tuple(each.node.id for each in used),
         many=many if slots is None else min(many, slots),
         left_alone=tuple(left_alone),
+        say=say,
     )
 
 
@@ -274,6 +312,7 @@ def _looked_at(holding: Mapping[Node, int], slot: Slot, say: Callable[[str], Non
             ray.kill(each)
 
 
+@interruptible()
 def _wait(answers: list[Any], say: Callable[[str], None]) -> None:
     _, waiting = ray.wait(answers, num_returns=len(answers), timeout=SAID_S)
     if waiting:

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from autotune.adapters.ray.cluster import Devices, why
+from autotune.adapters.ray.cluster import Devices, interruptible, why
 from autotune.adapters.ray.relay import Call, Offered, Relay, Reply, answered
 from autotune.core.errors import AutotuneError
 
@@ -77,6 +77,7 @@ def _once(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices:
         ray.kill(actor)
 
 
+@interruptible()
 def _got(answer: Any, devices: Devices) -> Any:
     """The answer; meanwhile it is looked whether there is still a node that could give it."""
     while not ray.wait([answer], timeout=_LOOK_S)[0]:

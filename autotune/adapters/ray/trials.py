@@ -15,7 +15,7 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
-from autotune.adapters.ray.cluster import Devices
+from autotune.adapters.ray.cluster import Devices, interruptible
 from autotune.core.errors import AutotuneError
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Trial, TrialState
@@ -222,7 +222,8 @@ def run(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> None:
         return  # nothing is left to measure: no actor need come up
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(devices.many)
     try:
-        _tuner(bridge, order, devices, folder).fit()
+        with interruptible():
+            _tuner(bridge, order, devices, folder).fit()
     except Exception as exc:
         raise bridge.error or _failed(exc) from exc
     if bridge.error is not None:
