@@ -43,6 +43,8 @@ PLACE = "place"
 """The note of a measurement that tells where it was taken."""
 STORE, OVERSEER, DESK = "store", "overseer", "desk"
 """What a device may call of the driver's."""
+_MEASURING = ("locust", "tritonclient", "numpy")
+_SERVERS = " of the server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Order:
 
     ``before`` is the study as it is stored (None: it has not begun), ``variants`` what is known of
     them, ``baseline`` trial 0 (None: the configuration found). ``out`` is the driver's.
+    ``software`` is what served and measured where the study was looked at (None: nobody has).
     """
 
     shipment: Shipment
@@ -61,6 +64,7 @@ class Order:
     before: StudyRecord | None = None
     variants: tuple[VariantRecord, ...] = ()
     baseline: Candidate | None = None
+    software: Mapping[str, str] | None = None
 
     def open(self) -> DeviceBench:
         return DeviceBench(self)
@@ -79,6 +83,7 @@ class Surveyed:
     variants: tuple[VariantRecord, ...]
     warnings: tuple[str, ...]
     readied: Readied | AutotuneError
+    software: Mapping[str, str] | None
 
 
 # ------------------------------------------------------------------------------------- one device
@@ -137,6 +142,36 @@ def _noted(measurement: Measurement, mine: Taken) -> Measurement:
     return replace(measurement, telemetry=replace(telemetry, notes=notes))
 
 
+def _make_ready(on: Device, here: Here, order: Order) -> None:
+    readied = here.prepare(lambda _stage, _text: None)
+    if order.software is not None:
+        refuse_other_software(_software(on, readied), order.software)
+
+
+def _software(on: Device, readied: Readied) -> Mapping[str, str]:
+    environment = on.assembly.environment()
+    measuring = {name: environment["versions"][name] for name in _MEASURING}
+    serving = {f"{name}{_SERVERS}": v for name, v in environment.get("packages", {}).items()}
+    return {"Triton": str(readied.identity["triton"]), **measuring, **serving}
+
+
+def refuse_other_software(here: Mapping[str, str], there: Mapping[str, str]) -> None:
+    """ServerFailed where what serves and measures here is not what it is there: the two would
+    measure a difference that no candidate makes. (A server's packages cannot always be asked.)"""
+    asked = all(any(name.endswith(_SERVERS) for name in each) for each in (here, there))
+    told = [
+        f"{name}: {here.get(name, 'none')} instead of {there.get(name, 'none')}"
+        for name in sorted({*here, *there})
+        if here.get(name) != there.get(name) and (asked or not name.endswith(_SERVERS))
+    ]
+    if told:
+        raise ServerFailed(
+            "what serves or measures is of other versions than where the study was looked at",
+            value="; ".join(told),
+            next_step="install the same on each machine",
+        )
+
+
 # --------------------------------------------------------------------------------------- a survey
 def surveyed(order: Order, relay: Relay) -> Surveyed:
     """Look at the model, build its variants, and serve it as it is configured now."""
@@ -150,11 +185,14 @@ def surveyed(order: Order, relay: Relay) -> Surveyed:
         made = on.assembly
         kept.records = list(made.prepared.variants)
         readied: Readied | AutotuneError
+        software: Mapping[str, str] | None = None
         try:
             readied = on.here.prepare(say)
+            software = _software(on, readied)
         except AutotuneError as exc:
             readied = exc
         return Surveyed(
+            software=software,
             space=made.study.space,
             found=made.found,
             cores=made.cores,
@@ -249,7 +287,7 @@ class DeviceBench:
     def _ready(self) -> Device:
         try:
             on = self._stack.enter_context(device(self._order, cast("TrialStore", self._kept)))
-            on.here.prepare(lambda _stage, _text: None)
+            _make_ready(on, on.here, self._order)
         except BaseException:
             self.close()
             raise
@@ -302,7 +340,10 @@ def settled(order: Order, planned: int, relay: Relay) -> Ended:
             exporter=SentExporter(on.here.exporter, relay, order.out),
             out=order.out,
         )
-        here.prepare(lambda _stage, _text: None)
+        try:
+            _make_ready(on, here, order)
+        except AutotuneError as exc:
+            raise _of_here("cannot be made ready", exc) from exc
         came = here.settle(overseer)
         report = came.report and (came.report.name, came.report.read_text("utf-8"))
         return Ended(replace(came, report=None), report or None)

@@ -250,6 +250,7 @@ def _session(  # noqa: PLR0913, PLR0917 - the parts of one session
         study_id=study_id,
         before=_as_looked_at(order.before or store.study(str(study_id)), found),
         baseline=found.found,
+        software=found.software,
     )
     runner = StudyRunner(
         study=study,

@@ -11,8 +11,9 @@ pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python be
 from autotune.adapters import machine
 from autotune.adapters.ray.slots import Slot
 from autotune.adapters.ray.trials import Asked
-from autotune.bootstrap.ray_node import Order
+from autotune.bootstrap.ray_node import Order, refuse_other_software
 from autotune.bootstrap.shipping import Shipment
+from autotune.core.errors import ServerFailed
 from autotune.core.kinds import Kind
 from autotune.core.trial import Trial, TrialState
 from search_spaces.candidate import Candidate
@@ -35,3 +36,16 @@ def test_a_device_that_cannot_be_made_ready_ends_the_study_and_is_named(
     assert outcome.error.rule.startswith(f"{machine.describe()['host']}, a machine of the Ray")
     assert "this device is not of the kind" in outcome.error.rule
     assert "`ray stop`" in outcome.error.next_step
+
+
+def test_a_device_with_other_software_is_refused_by_its_names_and_versions() -> None:
+    unasked = {"Triton": "2.60.0", "numpy": "2.3"}
+    there = {**unasked, "torch of the server": "2.9", "numpy of the server": "2.3"}
+    refuse_other_software(there, there)
+    refuse_other_software(unasked, there)
+    with pytest.raises(ServerFailed) as refused:
+        here = {"Triton": "2.59.0", "numpy": "2.3", "numpy of the server": "2.3"}
+        refuse_other_software(here, there)
+    assert refused.value.value == (
+        "Triton: 2.59.0 instead of 2.60.0; torch of the server: none instead of 2.9"
+    )
