@@ -43,8 +43,8 @@ def test_a_device_with_other_software_is_refused_by_its_names_and_versions() -> 
     there = {**unasked, "torch of the server": "2.9", "numpy of the server": "2.3"}
     refuse_other_software(there, there)
     refuse_other_software(unasked, there)
+    here = {"Triton": "2.59.0", "numpy": "2.3", "numpy of the server": "2.3"}
     with pytest.raises(ServerFailed) as refused:
-        here = {"Triton": "2.59.0", "numpy": "2.3", "numpy of the server": "2.3"}
         refuse_other_software(here, there)
     assert refused.value.value == (
         "Triton: 2.59.0 instead of 2.60.0; torch of the server: none instead of 2.9"
