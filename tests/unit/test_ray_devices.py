@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
 
-from autotune.adapters.ray.cluster import Node, judged, slot_for
+from autotune.adapters.ray.cluster import SAID_S, Node, Patience, judged, slot_for
 from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken, autotune_version
 from autotune.core.kinds import Kind
 
@@ -62,3 +62,23 @@ def test_a_study_that_goes_on_has_the_slots_that_it_was_begun_with() -> None:
     on_cores = Kind(processor="p", cores=2).recorded
     assert slot_for(found, None, on_cores) == Slot(cpus=2)
     assert slot_for(found, 4, on_cores) == Slot(cpus=4)
+
+
+def test_that_no_slot_is_free_is_told_once_each_time_that_it_lasts() -> None:
+    now_s, told = [0.0], list[str]()
+    patience = Patience(say=told.append, clock=lambda: now_s[0])
+
+    def waits(seconds: float) -> int:
+        """How often it was told, after so long in two looks."""
+        patience.waits()
+        now_s[0] += seconds
+        patience.waits()
+        return len(told)
+
+    assert waits(SAID_S / 2) == 0
+    assert waits(SAID_S) == 1
+    assert waits(SAID_S) == 1
+    patience.begun()
+    assert waits(SAID_S / 2) == 1
+    assert waits(SAID_S) == 2
+    assert "`ray status`" in told[0]

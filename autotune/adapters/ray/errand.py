@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from autotune.adapters.ray.cluster import Devices, interruptible, why
+from autotune.adapters.ray.cluster import Devices, Patience, interruptible, why
 from autotune.adapters.ray.relay import Call, Offered, Relay, Reply, answered
 from autotune.core.errors import AutotuneError
 
@@ -68,7 +68,7 @@ def _once(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices:
         .remote()
     )
     try:
-        _got(actor.begin.remote(work), devices)
+        _got(actor.begin.remote(work), devices, Patience(say=devices.say))
         message = _got(actor.exchange.remote(None), devices)
         while isinstance(message, Call):
             message = _got(actor.exchange.remote(answered(message, objects)), devices)
@@ -78,8 +78,11 @@ def _once(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices:
 
 
 @interruptible()
-def _got(answer: Any, devices: Devices) -> Any:
-    """The answer; meanwhile it is looked whether there is still a node that could give it."""
+def _got(answer: Any, devices: Devices, patience: Patience | None = None) -> Any:
+    """The answer; meanwhile it is looked whether there is still a node that could give it. With
+    ``patience`` it is one that waits for nothing but a slot."""
     while not ray.wait([answer], timeout=_LOOK_S)[0]:
         devices.refuse_gone()
+        if patience is not None:
+            patience.waits()
     return ray.get(answer)

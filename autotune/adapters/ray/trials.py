@@ -15,7 +15,7 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
-from autotune.adapters.ray.cluster import Devices, interruptible
+from autotune.adapters.ray.cluster import Devices, Patience, interruptible
 from autotune.core.errors import AutotuneError
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Trial, TrialState
@@ -215,6 +215,24 @@ class _Stopping(_NotKept, Stopper):
         return self._bridge.error is not None
 
 
+class _Waiting(_NotKept, tune.Callback):
+    """Says that no trial has a slot."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+
+    def on_step_begin(
+        self,
+        iteration: int,  # noqa: ARG002
+        trials: list[Any],
+        **info: Any,  # noqa: ARG002
+    ) -> None:
+        if any(trial.status == trial.RUNNING for trial in trials):
+            self._patience.begun()
+        else:
+            self._patience.waits()
+
+
 def run(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> None:
     """Measure until the source has no more. Tune's own files go to ``folder``. What went wrong on
     this side, or ends the study, is raised."""
@@ -249,6 +267,7 @@ def _tuner(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> tune
             name="tune",
             storage_path=str(folder),
             verbose=0,
+            callbacks=[_Waiting(Patience(say=devices.say))],
             stop=_Stopping(bridge, devices),
             # Counted by the bridge: Tune gives up a kept actor's next trial when the actor has
             # died meanwhile, however often it may fail.
