@@ -26,6 +26,9 @@ PROBE_S = 60.0
 """How long a node may take to give its slots to those who look what they are."""
 SAID_S = 20.0
 """So long is waited for a slot without a word: a process comes up, and another's ends."""
+_THERE = {"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}}
+"""On the nodes. Ray would kill the guards of servers and loads, and nothing else that they started:
+what a guard would have ended and removed would be left (Python backends, shared memory)."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,6 +46,7 @@ def connected(address: str) -> Iterator[None]:
                 logging_level=logging.CRITICAL + 1,
                 configure_logging=False,
                 include_dashboard=False if address == LOCAL else None,
+                runtime_env=_THERE,
             )
         except (RayError, ConnectionError, OSError, RuntimeError, ValueError) as exc:
             raise InputRefused(
