@@ -22,6 +22,7 @@ from autotune.adapters.ray.relay import Distant, Relay
 from autotune.adapters.ray.slots import Slot, Taken, taken
 from autotune.adapters.ray.trials import Asked, Outcome
 from autotune.adapters.scratch import scratch
+from autotune.adapters.triton.export import export_bytes
 from autotune.bootstrap.bench import Surroundings, alone
 from autotune.bootstrap.session import Assembly
 from autotune.bootstrap.shipping import Shipment
@@ -73,7 +74,7 @@ class Order:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surveyed:
     """What a device found before the study began; ``readied`` is an error where the model as it is
-    configured now cannot be served."""
+    configured now cannot be served; an export takes about ``export_bytes``."""
 
     space: Space
     found: Candidate
@@ -84,6 +85,7 @@ class Surveyed:
     warnings: tuple[str, ...]
     readied: Readied | AutotuneError
     software: Mapping[str, str] | None
+    export_bytes: int
 
 
 # ------------------------------------------------------------------------------------- one device
@@ -193,6 +195,7 @@ def surveyed(order: Order, relay: Relay) -> Surveyed:
             readied = exc
         return Surveyed(
             software=software,
+            export_bytes=export_bytes(made.model),
             space=made.study.space,
             found=made.found,
             cores=made.cores,

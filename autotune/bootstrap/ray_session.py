@@ -18,7 +18,7 @@ from autotune.adapters import machine
 from autotune.adapters.ray import cluster, errand, trials
 from autotune.adapters.ray.cluster import Devices
 from autotune.adapters.ray.relay import Offered
-from autotune.adapters.triton.export import put_in_place, refuse_unwritable
+from autotune.adapters.triton.export import put_in_place, refuse_no_room, refuse_unwritable
 from autotune.bootstrap.bench import exclusive, fresh_folder
 from autotune.bootstrap.executors import OnRay
 from autotune.bootstrap.ray_node import (
@@ -155,6 +155,7 @@ def open_on_ray(  # noqa: PLR0913 - as `open_study`
     out = out.absolute()
     refuse_unwritable(out, study.name)
     database = sqlite_file(db)
+    _refuse_inside_model(study, out)
     refuse_inside(out, database=database, work=settings.work_dir)
     shipment = shipped(study, kept=(out, settings.work_dir, *([database] if database else [])))
     with ExitStack() as stack:
@@ -184,6 +185,7 @@ def open_on_ray(  # noqa: PLR0913 - as `open_study`
         say("prepare", f"a device of the cluster looks at {study.model.name}")
         objects = {OVERSEER: Offered(_Listening(say), _Listening)}
         found: Surveyed = errand.run(partial(surveyed, order), objects, devices)
+        refuse_no_room(study.model.name, found.export_bytes, out)
         if before is not None:
             refuse_changed_model(before, found.digest)
         yield _session(
@@ -293,6 +295,14 @@ def _environment(found: Surveyed, devices: Devices) -> Mapping[str, Any]:
             "measured_on": found.environment.get("host"),
         },
     }
+
+
+def _refuse_inside_model(study: Study, out: Path) -> None:
+    """A device could not tell: it has a copy."""
+    repository = study.model.repository
+    source = None if repository is None else repository / study.model.name
+    if source is not None and out.resolve().is_relative_to(source.resolve()):
+        raise InputRefused("the output path lies inside the model", value=str(out))
 
 
 def _refuse_what_ray_decides(study: Study) -> None:

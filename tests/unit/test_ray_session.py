@@ -52,6 +52,23 @@ def test_a_second_driver_of_a_study_is_told_of_the_first(
     assert told == [Busy]
 
 
+def test_an_export_into_the_model_itself_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_WORK", str(tmp_path / "work"))
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    opened = open_on_ray(
+        study(model={"repository": str(tmp_path / "models"), "name": "m"}),
+        OnRay(),
+        db=str(tmp_path / "a.db"),
+        out=tmp_path / "models" / "m" / "out",
+        resume=False,
+        listen=lambda _: None,
+    )
+    with pytest.raises(InputRefused, match="lies inside the model"), opened:
+        pass
+
+
 def at(place: str, purpose: Purpose = Purpose.TRIAL) -> Measurement:
     measured = made_measurement(purpose=purpose)
     telemetry = replace(measured.telemetry, notes={PLACE: place})

@@ -227,14 +227,22 @@ def refuse_unwritable(out: Path, study: str) -> None:
 
 def refuse_without_room(model: ServedModel, out: Path) -> None:
     """InputRefused where the disk of ``out`` has no room for the model's files and the report."""
+    refuse_no_room(model.name, export_bytes(model), out)
+
+
+def export_bytes(model: ServedModel) -> int:
+    """About what an export takes: the model's files, and the report."""
     models = [each.native or each for each in (*model.composing.values(), model)]
-    needed = REPORT_BYTES + sum(
-        file.stat().st_size for each in models for file in files_of(each.source)
-    )
+    sizes = (file.stat().st_size for each in models for file in files_of(each.source))
+    return REPORT_BYTES + sum(sizes)
+
+
+def refuse_no_room(name: str, needed: int, out: Path) -> None:
+    """InputRefused where the disk of ``out`` has not so many bytes free."""
     free = shutil.disk_usage(_nearest_directory(out.absolute())).free
     if free < needed:
         raise InputRefused(
-            f"an export of {model.name} takes about {needed / 1e6:.0f} MB, and the output"
+            f"an export of {name} takes about {needed / 1e6:.0f} MB, and the output"
             f" directory's disk has {free / 1e6:.0f} MB free",
             value=str(out),
             next_step="Make room there, or give another --out.",
