@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,16 +28,23 @@ def binaries() -> Path | None:
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[str]:
-    """The URL of a database in which the tests may do as they like, on loopback; the server keeps
-    its files below ``folder`` and ends with the context."""
+def server() -> Iterator[str]:
+    """The URL of a database in which the tests may do as they like, on loopback; the server and its
+    files go with the context. (They are not below pytest's own folder, which each further session
+    of pytest closes to other accounts.)"""
+    with tempfile.TemporaryDirectory(prefix="autotune-postgresql-") as name:
+        with _server(Path(name)) as url:
+            yield url
+
+
+@contextmanager
+def _server(folder: Path) -> Iterator[str]:
     programs = binaries()
     assert programs is not None
     account = _account()
     data = folder / "data"
-    folder.mkdir(parents=True, exist_ok=True)
     if account is not None:
-        _open_to(account, folder)
+        shutil.chown(folder, account)
     options = ["--username", USER, "--auth", "trust", "--no-sync", "--encoding", "UTF8"]
     _run([programs / "initdb", "--pgdata", data, *options], account)
     port = _free_port()
@@ -73,14 +81,6 @@ def _account() -> str | None:
             continue
         return name
     raise AssertionError("root has no other account to run PostgreSQL as")
-
-
-def _open_to(account: str, folder: Path) -> None:
-    """The folder is theirs, and they may pass through what it lies in."""
-    shutil.chown(folder, account)
-    for above in folder.parents:
-        if above.stat().st_uid == os.geteuid() and not above.stat().st_mode & 0o001:
-            above.chmod(above.stat().st_mode | 0o011)
 
 
 def _run(command: list[object], account: str | None) -> None:

@@ -28,11 +28,11 @@ DATABASES = ("sqlite", "postgresql")
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgresql() -> Iterator[str]:
     """The URL of a database of a server of our own."""
     if binaries() is None:
         pytest.skip("PostgreSQL is not installed")
-    with server(tmp_path_factory.mktemp("postgresql")) as url:
+    with server() as url:
         yield url
 
 

@@ -27,10 +27,10 @@ LAST_YEAR = 1_700_000_000.0
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def database() -> Iterator[str]:
     if binaries() is None:
         pytest.skip("PostgreSQL is not installed")
-    with server(tmp_path_factory.mktemp("postgresql")) as url:
+    with server() as url:
         yield url
 
 
