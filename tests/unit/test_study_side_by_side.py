@@ -143,6 +143,20 @@ def test_the_time_of_an_earlier_run_is_that_of_its_own_number_of_slots(
     assert len(several(b, side_by_side=1)[0].run().trials) == trials
 
 
+def test_what_is_warned_of_again_when_the_end_is_begun_again_is_kept_once(bench: Any) -> None:
+    @dataclass
+    class Twice(Several):
+        def settle(self, overseer: Overseer) -> Settled:
+            for _ in range(2):
+                overseer.warn("the machine has changed")
+            return super().settle(overseer)
+
+    b = bench()
+    runner, venue = several(b)
+    answer = replace(runner, venue=Twice(venue.here)).run()
+    assert answer.warnings.count("the machine has changed") == 1
+
+
 def test_a_study_that_ends_after_a_trial_begins_no_other_and_keeps_those_under_way(
     bench: Any,
 ) -> None:
