@@ -32,9 +32,11 @@ def server() -> Iterator[str]:
     """The URL of a database in which the tests may do as they like, on loopback; the server and its
     files go with the context. (They are not below pytest's own folder, which each further session
     of pytest closes to other accounts.)"""
-    with tempfile.TemporaryDirectory(prefix="autotune-postgresql-") as name:
-        with _server(Path(name)) as url:
-            yield url
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-postgresql-") as name,
+        _server(Path(name)) as url,
+    ):
+        yield url
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,19 @@ def test_only_the_nodes_of_the_kind_are_asked_for() -> None:
 
 def test_ray_sends_no_usage_data() -> None:
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:", "h:x"])
+def test_what_is_no_port_is_refused_at_once(address: str) -> None:
+    with pytest.raises(InputRefused, match="no Ray cluster") as refused, connected(address):
+        pass
+    assert "from 1 to 65535" in refused.value.next_step
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unheard.getsockname()[1]}"
+        with pytest.raises(InputRefused, match="no Ray cluster") as refused, connected(address):
+            pass
+    assert "refused" in refused.value.next_step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray._raylet import GcsClient  # type: ignore[attr-defined] # compiled; as `ray health-check` asks
+from ray.exceptions import AuthenticationError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken, autotune_version, taken
@@ -22,6 +24,8 @@ from autotune.core.kinds import Kind, chosen
 
 LOCAL = "local"
 NODE_ID = "ray.io/node-id"
+HIGHEST_PORT = 65535
+CONNECT_S = 5.0
 PROBE_S = 60.0
 """How long a node may take to give its slots to those who look what they are."""
 SAID_S = 20.0
@@ -37,6 +41,7 @@ def connected(address: str) -> Iterator[None]:
     """Be the driver of the cluster at ``address`` (``auto``: the one that runs here; ``local``: one
     of this machine alone, for this time). What it started on the nodes ends with it."""
     _refuse_client(address)
+    _refuse_silent(address)
     logging.getLogger("ray").setLevel(logging.CRITICAL + 1)
     with _own_signals():
         try:
@@ -49,17 +54,42 @@ def connected(address: str) -> Iterator[None]:
                 runtime_env=_THERE,
             )
         except (RayError, ConnectionError, OSError, RuntimeError, ValueError) as exc:
-            raise InputRefused(
-                "there is no Ray cluster at this address",
-                value=address,
-                next_step="start one (`ray start --head` here, `ray start --address=HOST:6379` on"
-                " each other machine), give its address by --ray-address, or take --ray-address"
-                f" local for this machine alone ({why(exc)})",
-            ) from exc
+            raise _no_cluster(address, why(exc)) from exc
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _no_cluster(address: str, reason: str) -> InputRefused:
+    return InputRefused(
+        "there is no Ray cluster at this address",
+        value=address,
+        next_step="start one (`ray start --head` here, `ray start --address=HOST:6379` on each"
+        " other machine, with the same RAY_AUTH_MODE and token as here), give its address by"
+        f" --ray-address, or take --ray-address {LOCAL} for this machine alone ({reason})",
+    )
+
+
+def _refuse_silent(address: str) -> None:
+    """Ray itself tries for many minutes where nothing listens, or no token is right."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return
+    if not port.isdecimal() or not 0 < int(port) <= HIGHEST_PORT:
+        raise _no_cluster(address, f"a port is a number from 1 to {HIGHEST_PORT}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        GcsClient(address=address)
+    except AuthenticationError as exc:
+        raise InputRefused(
+            "this Ray cluster wants a token, and another than this process has",
+            value=address,
+            next_step="set RAY_AUTH_MODE=token here and wherever `ray start` is called, with the"
+            " head's ~/.ray/auth_token (or RAY_AUTH_TOKEN) on each machine",
+        ) from exc
+    except (OSError, RayError) as exc:
+        raise _no_cluster(address, why(exc)) from exc
 
 
 def _refuse_client(address: str) -> None:
