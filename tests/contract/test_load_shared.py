@@ -22,6 +22,7 @@ from loadgen.inputs import build_samples
 from loadgen.pacing import OpenLoopPhase, Share, Window
 from loadgen.results import RawRun, merged
 from loadgen.sizing import Sizing, highest_rate, processes_for
+from tests.integration.studies import command_line
 from tests.null_process import MODEL, NullServer, null_server
 
 POISSON = Arrival(kind=ArrivalKind.POISSON)
@@ -59,7 +60,7 @@ def plan(**changes: Any) -> LoadPlan:
 
 def processes() -> list[psutil.Process]:
     mine = psutil.Process().children(recursive=True)
-    return [child for child in mine if "loadgen.worker" in child.cmdline()]
+    return [child for child in mine if "loadgen.worker" in command_line(child)]
 
 
 @pytest.fixture(scope="module")
