@@ -15,7 +15,6 @@ are an hour). Chromium, the service and the database share this machine. Never p
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 import time
@@ -28,18 +27,10 @@ import psutil
 from playwright.sync_api import Browser, CDPSession, Page, Request, sync_playwright
 
 from autotune.core.records import StudyState
+from tests.browser.chromium import CHROMIUM, FLAGS
 from tests.many_trials import many_trials, store_study
 from tests.serving import served_apart
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 STEPS = (
     "first paint",
     "plot",
@@ -93,8 +84,7 @@ def _stored(where: str, counts: Sequence[int]) -> Iterator[tuple[int, int, Study
 @contextmanager
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        path = shutil.which("chromium") or shutil.which("chromium-browser")
-        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium
         chromium.close()
 

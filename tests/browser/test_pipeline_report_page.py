@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.test_report_page import CHROMIUM, _told
+from tests.browser.chromium import needed
+from tests.browser.test_report_page import _told
 from tests.unit.made_trials import starved_study
 from tests.unit.test_pipelines_shown import VARIANTS, rendered
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = needed
 
 
 @pytest.fixture(scope="module")

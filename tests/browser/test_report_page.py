@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from html import unescape
 from pathlib import Path
@@ -14,22 +13,13 @@ import pytest
 
 from autotune.core.decision import decide
 from dashboards import render_report
+from tests.browser.chromium import CHROMIUM, FLAGS, needed
 from tests.realistic import a_finished_study, a_record, a_study, comparisons
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = needed
 
-_FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-sync",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--virtual-time-budget=6000",
-]
+ALONE = ["--headless", *FLAGS, "--virtual-time-budget=6000"]
+"""Without a driver: it loads a page, and writes down what became of it."""
 
 _DRIVER = """<script>
 const broken = [];
@@ -69,7 +59,7 @@ def _told(report: str, folder: Path, script: str, *, width: int = 1280) -> dict[
     """Runs ``script`` in the opened report; what it puts into ``result``."""
     page = folder / "report.html"
     page.write_text(report.replace("</body>", _DRIVER % script), encoding="utf-8")
-    command = [str(CHROMIUM), *_FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    command = [str(CHROMIUM), *ALONE, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     command += [f"--window-size={width},900", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     found = re.search(r'<output id="told">(.*?)</output>', done.stdout, re.DOTALL)
