@@ -107,11 +107,12 @@ def on_ray(cli: Tool, cluster: Cluster, study: Path, *more: object) -> Running:
 
 
 def places(shown: Any) -> set[str]:
-    """Where the search's trials were measured."""
+    """Where the search's trials were measured: each slot's process keeps from trial to trial."""
     return {
         measured["telemetry_notes"]["place"]
         for trial in shown["trials"]
         for measured in trial["measurements"]
+        if measured["purpose"] == "trial"
     }
 
 
