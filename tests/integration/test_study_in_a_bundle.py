@@ -41,11 +41,11 @@ import onnxruntime.quantization, onnxruntime.tools.symbolic_shape_infer
 import onnxruntime.transformers.float16
 print(json.dumps([tried, failed]))
 """
-OF_SERVING = (
+OF_EXTRAS = (
     *("anyio", "dash", "dash_ag_grid", "fastapi", "itsdangerous", "limits"),
-    *("prometheus_client", "starlette", "uvicorn"),
+    *("prometheus_client", "ray", "starlette", "uvicorn"),
 )
-"""Modules of what the extra `serve` brings, which a bundle does not have."""
+"""Modules of what the extras `serve` and `ray` bring, which a bundle does not have."""
 LOOPBACK = """
 import fcntl, os, socket, struct, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -138,7 +138,7 @@ def test_a_study_runs_in_an_unpacked_bundle_without_a_network_and_exports_its_pi
 def test_every_module_of_autotune_finds_what_it_imports_in_a_bundle(
     unpacked: Path, alone: dict[str, str], tmp_path: Path
 ) -> None:
-    done = run(unpacked / "python", "-c", MODULES, *OF_SERVING, env=alone, cwd=tmp_path)
+    done = run(unpacked / "python", "-c", MODULES, *OF_EXTRAS, env=alone, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     tried, failed = json.loads(done.stdout.splitlines()[-1])
     assert tried > 100
