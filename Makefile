@@ -31,8 +31,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: env
 	@$(BIN)/autotune demo
 
-# Three at a time on two cores: much of a test's time goes to waiting.
-PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder --max-worker-restart 3
+# Two at a time: with three, on two cores, what some tests measure is disturbed too much.
+PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --max-worker-restart 3
 
 test: env
 	@$(PYTEST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,16 +85,16 @@ def cli(tmp_path: Path, cache_dir: Path) -> Iterator[Tool]:
     yield from tool(tmp_path, cache_dir)
 
 
-def emulated(cli: Tool, name: str, **sections: Any) -> Path:
+def emulated(cli: Tool, name: str) -> Path:
     """Three candidates on the bundled emulated accelerator, whose times nobody's processor is used
     for: the first cannot take the rate, the second can, the third waits for no good."""
     return cli.study(
         name,
         model={"repository": str(EMULATED), "name": "accelerator"},
-        workload={**QUICK, "target_qps": 45, **sections.pop("workload", {})},
+        workload={**QUICK, "target_qps": 45, "measure_s": 3, "measure_max_s": 20},
         trust={"foreign_cpu": 1, "send_lag": 1},
         space=SPACE,
-        **sections,
+        finals={"candidates": 2, "rounds": 1, "measure_s": 2, "capacity": 0},
     )
 
 
@@ -106,20 +107,40 @@ def on_ray(cli: Tool, cluster: Cluster, study: Path, *more: object) -> Running:
     )
 
 
-def places(shown: Any) -> set[str]:
-    """Where the search's trials were measured: each slot's process keeps from trial to trial."""
-    return {
-        measured["telemetry_notes"]["place"]
-        for trial in shown["trials"]
-        for measured in trial["measurements"]
-        if measured["purpose"] == "trial"
-    }
+def purposes(shown: Any) -> set[str]:
+    return {m["purpose"] for trial in shown["trials"] for m in trial["measurements"]}
+
+
+def place(trial: Any) -> str:
+    """Where it was measured first."""
+    told: str = trial["measurements"][0]["telemetry_notes"]["place"]
+    return told
+
+
+def of_nodes(cluster: Cluster, *words: str) -> list[psutil.Process]:
+    """What was started on the cluster's nodes, whoever is its parent now."""
+    found = (p for p in psutil.process_iter() if any(each in command_line(p) for each in words))
+    return [each for each in found if work_of(each) == str(cluster.work)]
 
 
 def servers_of(cluster: Cluster) -> list[psutil.Process]:
-    """The Triton servers that were started on the cluster's nodes, whoever is their parent now."""
-    servers = (p for p in psutil.process_iter() if "/tritonserver --backend" in command_line(p))
-    return [each for each in servers if work_of(each) == str(cluster.work)]
+    return of_nodes(cluster, "/tritonserver --backend")
+
+
+def left_of(cluster: Cluster) -> list[psutil.Process]:
+    """Servers, their Python backends, loads, and the guards of all of them."""
+    return of_nodes(cluster, "/tritonserver", "exec_guard.py", "loadgen")
+
+
+def shared_memory(servers: list[psutil.Process]) -> list[Path]:
+    """That of their Python backends."""
+    prefixes = [re.search(r"shm-region-prefix-name=(\w+)", command_line(p)) for p in servers]
+    return [
+        segment
+        for found in prefixes
+        if found is not None
+        for segment in Path("/dev/shm").glob(f"{found[1]}*")
+    ]
 
 
 def work_of(process: psutil.Process) -> str | None:
@@ -129,46 +150,39 @@ def work_of(process: psutil.Process) -> str | None:
         return None
 
 
-def test_the_same_study_comes_to_the_same_decision_here_and_on_a_cluster(
+def test_a_study_comes_to_the_decision_of_one_machine_though_a_node_is_lost_and_its_driver_killed(
     cli: Tool, cluster: Cluster
 ) -> None:
     here = emulated(cli, "here")
     cli.tune(here).finish().expect(0)
     there = emulated(cli, "there")
-    on_ray(cli, cluster, there).finish(200).expect(0, "2 trials side by side")
+    running = on_ray(cli, cluster, there)
+    running.wait_for("measure  2/3", within_s=150)
+    running.until(lambda: len(servers_of(cluster)) == 2, 100, "two servers")
+    assert "2 trials side by side" in running.stderr()
+    assert cluster.tell("lose") == "lost"
+    running.wait_for("measuring again: its device was lost", within_s=100)
+    running.wait_for("/3 trial", within_s=100)
+    in_memory = shared_memory(servers_of(cluster))
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait(10)
+    running.until(lambda: not left_of(cluster), 60, "processes are left on the nodes")
+    assert in_memory
+    assert not [segment for segment in in_memory if segment.exists()]
+    ended = {t["number"]: t for t in cli.shown("there")["trials"] if t["state"] == "ok"}
+    assert ended
+    on_ray(cli, cluster, there, "--resume").finish(300).expect(0)
     local, ray = cli.shown("here"), cli.shown("there")
+    for number, trial in ended.items():
+        assert ray["trials"][number]["started_at"] == trial["started_at"], "measured anew"
     assert [t["candidate"] for t in ray["trials"]] == [t["candidate"] for t in local["trials"]]
     assert [t["state"] for t in ray["trials"]] == ["ok", "ok", "ok"]
+    assert {"trial", "canary", "final", "confirm"} <= purposes(ray)
+    assert all(map(place, ray["trials"]))
     assert ray["decision"]["pick"] == local["decision"]["pick"]
     config = Path("accelerator") / "config.pbtxt"
     exported = (cli.folder / "out-there" / config).read_text()
     assert exported == (cli.out / config).read_text()
-    assert len(places(ray)) >= 2, "both nodes measured"
-
-
-def test_a_study_comes_to_its_end_though_a_node_is_lost_and_its_driver_killed(
-    cli: Tool, cluster: Cluster
-) -> None:
-    finals = {"candidates": 2, "measure_s": 1, "capacity": 0}
-    study = emulated(cli, "lost", workload={"measure_s": 4, "measure_max_s": 4}, finals=finals)
-    running = on_ray(cli, cluster, study)
-    running.wait_for("measure  2/3", within_s=150)
-    running.until(lambda: len(servers_of(cluster)) == 2, 100, "two servers")
-    assert cluster.tell("lose") == "lost"
-    running.wait_for("measuring again: its device was lost", within_s=100)
-    running.wait_for("/3 trial", within_s=100)
-    running.process.send_signal(signal.SIGKILL)
-    running.process.wait(10)
-    running.until(lambda: not servers_of(cluster), 60, "servers are left on the nodes")
-    ended = {t["number"]: t for t in cli.shown("lost")["trials"] if t["state"] == "ok"}
-    assert ended
-    on_ray(cli, cluster, study, "--resume").finish(300).expect(0)
-    shown = cli.shown("lost")
-    assert [t["state"] for t in shown["trials"]] == ["ok", "ok", "ok"]
-    for number, trial in ended.items():
-        assert shown["trials"][number]["started_at"] == trial["started_at"], "measured anew"
-    purposes = {m["purpose"] for t in shown["trials"] for m in t["measurements"]}
-    assert {"trial", "canary", "final", "confirm"} <= purposes
 
 
 def test_a_cluster_without_what_a_trial_needs_is_refused_before_anything_is_stored(

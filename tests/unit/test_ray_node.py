@@ -11,7 +11,7 @@ pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python be
 from autotune.adapters import machine
 from autotune.adapters.ray.slots import Slot
 from autotune.adapters.ray.trials import Asked
-from autotune.bootstrap.ray_node import Order, refuse_other_software
+from autotune.bootstrap.ray_node import Device, DeviceBench, Order, refuse_other_software
 from autotune.bootstrap.shipping import Shipment
 from autotune.core.errors import ServerFailed
 from autotune.core.kinds import Kind
@@ -19,23 +19,45 @@ from autotune.core.trial import Trial, TrialState
 from search_spaces.candidate import Candidate
 from tests.runner_bench import study
 
+TRIAL = Trial(number=0, candidate=Candidate({"instances": 1}), state=TrialState.RUNNING)
+
+
+def order(out: Path) -> Order:
+    return Order(
+        shipment=Shipment(study=study(), names={}, archive=b""),
+        slot=Slot(cpus=1),
+        kind=Kind(processor="another", cores=1),
+        out=out,
+    )
+
 
 def test_a_device_that_cannot_be_made_ready_ends_the_study_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    order = Order(
-        shipment=Shipment(study=study(), names={}, archive=b""),
-        slot=Slot(cpus=1),
-        kind=Kind(processor="another", cores=1),
-        out=tmp_path,
-    )
-    trial = Trial(number=0, candidate=Candidate({"instances": 1}), state=TrialState.RUNNING)
-    outcome = order.open().measure(Asked(trial=trial, so_far=()))
+    outcome = order(tmp_path).open().measure(Asked(trial=TRIAL, so_far=()))
     assert outcome.error is not None
     assert outcome.error.rule.startswith(f"{machine.describe()['host']}, a machine of the Ray")
     assert "this device is not of the kind" in outcome.error.rule
     assert "`ray stop`" in outcome.error.next_step
+
+
+class Crashing(DeviceBench):
+    """Its server does not come up."""
+
+    tries = 0
+
+    def _ready(self) -> Device:
+        self.tries += 1
+        raise ServerFailed("the server was ended by SIGABRT")
+
+
+def test_a_device_whose_server_crashes_is_made_ready_once_more(tmp_path: Path) -> None:
+    bench = Crashing(order(tmp_path))
+    outcome = bench.measure(Asked(trial=TRIAL, so_far=()))
+    assert bench.tries == 2
+    assert outcome.error is not None
+    assert "SIGABRT" in outcome.error.rule
 
 
 def test_a_device_with_other_software_is_refused_by_its_names_and_versions() -> None:
