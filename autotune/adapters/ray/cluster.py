@@ -382,9 +382,7 @@ def _look(node: Node, slot: Slot) -> Any:
     return (
         ray.remote(_Looking)
         .options(
-            num_cpus=slot.cpus,
-            num_gpus=1 if slot.gpu else 0,
-            max_restarts=0,
+            **slot.of_actor,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
         )
         .remote()

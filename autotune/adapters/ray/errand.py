@@ -59,12 +59,7 @@ def run(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices: D
 def _once(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices: Devices) -> Any:
     actor: Any = (
         ray.remote(Errand)
-        .options(
-            num_cpus=devices.slot.cpus,
-            num_gpus=1 if devices.slot.gpu else 0,
-            max_restarts=0,
-            label_selector=devices.selector(),
-        )
+        .options(**devices.slot.of_actor, label_selector=devices.selector())
         .remote()
     )
     try:

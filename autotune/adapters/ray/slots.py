@@ -29,6 +29,11 @@ class Slot:
     def resources(self) -> dict[str, float]:
         return {"CPU": float(self.cpus), **({"GPU": 1.0} if self.gpu else {})}
 
+    @property
+    def of_actor(self) -> dict[str, int]:
+        """For Ray: an actor that has it to itself, and is not begun again by Ray."""
+        return {"num_cpus": self.cpus, "num_gpus": 1 if self.gpu else 0, "max_restarts": 0}
+
     def fit_into(self, resources: dict[str, float]) -> int:
         """How many of them a node with these resources holds."""
         return int(min(resources.get(key, 0.0) // need for key, need in self.resources.items()))
