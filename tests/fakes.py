@@ -166,7 +166,7 @@ def load_result(
         ok=ok,
         errors={} if ok == count else {"timeout": count - ok},
         latency=LatencySummary.of(latencies),
-        service_latency=LatencySummary.of(latencies),
+        service_latency=LatencySummary.of(np.maximum(0.0, latencies - lag_ms)),
         send_lag=LatencySummary.of(np.full(count, lag_ms)),
         generator_cpu=0.2,
         max_in_flight=8,

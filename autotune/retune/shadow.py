@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from autotune.core.measured_intervals import intervals_of
 from autotune.core.measurement import (
+    PERCENTILES,
     Ended,
     LoadResult,
     Measurement,
@@ -18,7 +19,7 @@ from autotune.core.measurement import (
     TelemetryWindow,
 )
 from autotune.core.model_interface import Endpoint, ModelInterface, Sample
-from autotune.core.sla import Outcome, Sla, Verdict, judge
+from autotune.core.sla import Finding, Outcome, Sla, Verdict, judge
 from autotune.core.stopping import StopRule
 from autotune.core.study import Study
 from autotune.core.validity import why_invalid
@@ -32,6 +33,8 @@ LEAST_QPS = 1.0
 WARMUP_S = 5.0
 ATTEMPTS = 2
 """How often probes are sent that cannot be believed."""
+LATENCIES = {f"p{percentile:g}_ms": percentile for percentile in PERCENTILES}
+"""The metrics that are latencies, each with its percentile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ class ProbingCheck:
         for _ in range(ATTEMPTS):
             measured = self._measure(qps)
             verdict = judge(measured, self._sla)
-            if measured.valid or _answers_badly(verdict):
+            if measured.valid or _misses_however_sent(measured, verdict):
                 break
         self.probes.answered()  # a server that died meanwhile has failed; it is not undecided
         return _checked(verdict, measured, live_qps, qps)
@@ -125,17 +128,24 @@ class ProbingCheck:
         )
 
 
-def _answers_badly(verdict: Verdict) -> bool:
-    """Errors are the server's, however well the probes were sent."""
+def _misses_however_sent(measured: Measurement, verdict: Verdict) -> bool:
+    """Errors are the server's, however late the probes were sent; and so is a latency beyond its
+    limit that is beyond it counted from the send, too."""
     return any(
-        finding.outcome is Outcome.MISSES
+        finding.metric == "error_rate" or _late_from_the_send(measured, finding)
         for finding in verdict.findings
-        if finding.metric == "error_rate"
+        if finding.outcome is Outcome.MISSES
     )
 
 
+def _late_from_the_send(measured: Measurement, finding: Finding) -> bool:
+    service = measured.load.service_latency
+    percentile = LATENCIES.get(finding.metric)
+    return percentile is not None and service is not None and service.at(percentile) > finding.limit
+
+
 def _checked(verdict: Verdict, measured: Measurement, live_qps: float, qps: float) -> Checked:
-    believed = measured.valid or _answers_badly(verdict)
+    believed = measured.valid or _misses_however_sent(measured, verdict)
     outcome = verdict.outcome if believed else Outcome.UNDECIDED
     reasons = verdict.reasons if believed else measured.invalid_because
     beside = f"{rate_words(qps)} probes beside {rate_words(live_qps)} of live traffic"

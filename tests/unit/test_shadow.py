@@ -110,6 +110,15 @@ def test_probes_that_cannot_be_believed_leave_it_undecided(study: Study) -> None
     assert "send lag" in checked.words
 
 
+def test_what_is_late_from_the_send_misses_however_late_it_was_sent(study: Study) -> None:
+    live = Live(service_ms=200.0)
+    live.load.lags_ms = [500.0]
+    checked = live.check(study).check()
+    assert checked.outcome is Outcome.MISSES
+    assert "p50" in checked.words
+    assert len(live.load.plans) == 1
+
+
 def test_what_is_answered_is_not_held_against_the_source_model_again(study: Study) -> None:
     accurate = replace(study, sla=replace(study.sla, accuracy_drop=0.01))
     assert Live().check(accurate).check().outcome is Outcome.MEETS
