@@ -4,9 +4,9 @@ It does for one of three grounds, each of them enough:
 
 - *better*: a metric of the paired runs is better by the margin at least, its interval clear of
   zero, and none is worse;
-- *cheaper*: it takes fewer instances, or as many and less memory, by the margin at least, and no
-  metric of the paired runs is worse; that it may be, where the cheapest that meets the SLA is what
-  was asked for;
+- *cheaper*: it takes fewer instances, or as many and less memory (beyond what that varies by:
+  `autotune.core.memory_noise`), by the margin at least, and no metric of the paired runs is worse;
+  that it may be, where the cheapest that meets the SLA is what was asked for;
 - *sla*: the champion misses the SLA beyond doubt, and the challenger meets it.
 
 Whatever the ground, it must meet the SLA beyond doubt, in the paired runs too, and have been
@@ -21,8 +21,9 @@ from enum import StrEnum
 from typing import Any
 
 from autotune.core.comparison import Comparison, Relation
-from autotune.core.judged import MEMORY_BUCKET, Judged, objection
+from autotune.core.judged import Judged, objection
 from autotune.core.measurement import METRICS, Purpose, label
+from autotune.core.memory_noise import MEMORY, MemoryNoise
 from autotune.core.sla import Outcome, Sla, judge_together
 from autotune.core.wording import change_span, percent
 
@@ -152,14 +153,15 @@ def _words(comparison: Comparison) -> str:
 
 # ---------------------------------------------------------------------------------------- the cost
 def _cheaper_by(champion: Judged, challenger: Judged) -> tuple[float, str]:
-    """The share of instances saved, or where they are as many, of memory; with the words for
-    it. Memory within a step is called equal (see `autotune.core.judged.MEMORY_BUCKET`)."""
+    """The share of instances saved, or where they are as many, of memory, where that differs by
+    more than its noise; with the words for it."""
     before, after = champion.metric("instances"), challenger.metric("instances")
     if before and after is not None and before != after:
         plural = "" if after == 1 else "s"
         return 1 - after / before, f"{after:g} instance{plural} instead of {before:g}"
-    held, holds = champion.metric("memory_mb"), challenger.metric("memory_mb")
-    if not held or not holds or held / holds < MEMORY_BUCKET:
+    held, holds = champion.metric(MEMORY), challenger.metric(MEMORY)
+    noise = MemoryNoise.of([champion.trial, challenger.trial])
+    if not held or not holds or held <= holds or not noise.differ(held, holds):
         return 0.0, ""
     return 1 - holds / held, f"{holds:,.0f} MB of memory instead of {held:,.0f} MB"
 

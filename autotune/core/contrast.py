@@ -10,6 +10,7 @@ from autotune.core.comparison import Comparison, Relation
 from autotune.core.intervals import Interval
 from autotune.core.judged import Judged, emulated
 from autotune.core.measurement import METRICS, label
+from autotune.core.memory_noise import MEMORY, MemoryNoise
 
 TELLING = 0.02
 """A difference of less than this share is not worth a sentence."""
@@ -73,17 +74,19 @@ class Contrast:
 @dataclass(frozen=True, slots=True)
 class Contrasts:
     """Tells trials apart: by the latest comparison of the two, else by whether their intervals
-    overlap. ``comparisons`` are by first trial, second trial and metric."""
+    overlap; memory by its own ``noise`` (None: by what the two alone tell of it). ``comparisons``
+    are by first trial, second trial and metric."""
 
     comparisons: Mapping[tuple[int, int, str], Comparison]
+    noise: MemoryNoise | None = None
 
     @classmethod
-    def of(cls, comparisons: Iterable[Comparison]) -> Contrasts:
+    def of(cls, comparisons: Iterable[Comparison], noise: MemoryNoise | None = None) -> Contrasts:
         found: dict[tuple[int, int, str], Comparison] = {}
         for comparison in sorted(comparisons, key=lambda c: c.taken_at):
             found.pop((comparison.second, comparison.first, comparison.metric), None)
             found[comparison.first, comparison.second, comparison.metric] = comparison
-        return cls(found)
+        return cls(found, noise)
 
     def between(self, one: Judged, other: Judged, metric: str) -> Contrast | None:
         """None where the metric is unknown of either."""
@@ -106,6 +109,9 @@ class Contrasts:
                 interval=comparison.interval,
                 pairs=comparison.pairs,
             )
+        if metric == MEMORY:
+            noise = self.noise or MemoryNoise.of([one.trial, other.trial])
+            return replace(plain, relation=_of_memory(plain, noise))
         return replace(plain, relation=_relation(plain, first.interval, second.interval))
 
     def among(self, one: Judged, other: Judged, metrics: Iterable[str]) -> list[Contrast]:
@@ -133,6 +139,17 @@ def _relation(contrast: Contrast, one: Interval | None, other: Interval | None) 
         return None
     elif one.overlaps(other):
         return Relation.TIE
+    return _better_or_worse(contrast)
+
+
+def _of_memory(contrast: Contrast, noise: MemoryNoise) -> Relation | None:
+    if not contrast.effect:
+        return None
+    differs = noise.differ(contrast.before, contrast.after)
+    return _better_or_worse(contrast) if differs else Relation.TIE
+
+
+def _better_or_worse(contrast: Contrast) -> Relation:
     return Relation.BETTER if contrast.advantage > 0 else Relation.WORSE
 
 

@@ -5,7 +5,7 @@ What the front is taken over depends on the pick rule, so that a pick is never c
 ==============  =====================================================  =========================
 rule            front over the study's objectives and                  first of the front by
 ==============  =====================================================  =========================
-cheapest        instances, memory (in steps of 10%)                    instances, memory, latency
+cheapest        instances, memory                                      instances, memory, latency
 fastest         latency                                                latency, instances, memory
 max_throughput  saturation throughput (achieved, where that is         throughput, latency,
                 unknown of every trial)                                instances
@@ -13,9 +13,10 @@ balanced        nothing else (latency and instances where the study    distance 
                 has no objectives, or none that is known)              point, instances, memory
 ==============  =====================================================  =========================
 
-``latency`` is the metric with the tightest limit in the SLA. Last of all the lower trial number
-decides. A dimension that is unknown of every trial that meets the SLA is left out and reported; a
-trial that lacks one which others know is not on the front.
+``latency`` is the metric with the tightest limit in the SLA. Memory is more only beyond what it
+varies by (see `autotune.core.memory_noise`). Last of all the lower trial number decides. A
+dimension that is unknown of every trial that meets the SLA is left out and reported; a trial that
+lacks one which others know is not on the front.
 
 Noise decides nothing. What cannot be told from the best by the rule (for *cheapest*: in latency, at
 equal instances and memory) is tied with it: by the comparison of the two where they were run
@@ -35,6 +36,7 @@ from autotune.core.comparison import Comparison
 from autotune.core.contrast import Contrasts
 from autotune.core.explain_steps import help_words
 from autotune.core.judged import Dimension, Judged, judge_trial
+from autotune.core.memory_noise import MemoryNoise
 from autotune.core.plain import finite
 from autotune.core.ranking import Choice, front, gone_by, rank
 from autotune.core.reasons import Field, reasons
@@ -123,10 +125,7 @@ class Decision:
         steps = None if told is None else told.steps
         return {
             "rule": str(self.rule),
-            "dimensions": [
-                {"metric": d.metric, "maximize": d.maximize, "bucketed": d.bucketed}
-                for d in self.dimensions
-            ],
+            "dimensions": [{"metric": d.metric, "maximize": d.maximize} for d in self.dimensions],
             "unknown": list(self.unknown),
             "pick": self.pick,
             "runner_up": self.runner_up,
@@ -184,8 +183,9 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
     judged = sorted((j for j in found if j is not None), key=lambda j: j.number)
     meeting = [trial for trial in judged if trial.meets]
     wanted, over = gone_by(rule, objectives, sla, meeting or judged)
-    contrasts = Contrasts.of(_between(judged, comparisons))
-    ranking = rank(meeting, over, rule, sla)
+    noise = MemoryNoise.of(trial.trial for trial in judged)
+    contrasts = Contrasts.of(_between(judged, comparisons), noise)
+    ranking = rank(meeting, over, rule, sla, noise)
     choice = ranking.choose(contrasts)
     nearest = None if choice else _nearest(judged)
     helping = None if nearest is None else _helping(nearest, space)
@@ -209,7 +209,7 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
         unknown=field.unknown,
         judged=tuple(judged),
         front=_numbers([*ranking.front, *([choice.pick] if choice else [])]),
-        infeasible_front=_numbers(t for t in front(judged, over) if not t.meets),
+        infeasible_front=_numbers(t for t in front(judged, over, noise) if not t.meets),
         pick=None if choice is None else choice.pick.number,
         runner_up=None if runner_up is None else runner_up.number,
         nearest_miss=None if nearest is None else nearest.number,
@@ -217,7 +217,7 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
         gain=_gain(field, choice),
         reasons=tuple(reasons(field, choice, nearest, helping)),
         ties=_numbers(choice.ties if choice else ()),
-        contenders=_contenders(field, choice, sla),
+        contenders=_contenders(field, choice, sla, noise),
         comparisons=tuple(comparison for _, comparison in sorted(contrasts.comparisons.items())),
         remedy=helping,
         searched=searched,
@@ -270,11 +270,13 @@ def _helping(nearest: Judged, space: Space | None) -> Remedy | None:
     return remedy(steps, nearest.verdict, {} if space is None else most_instances(space))
 
 
-def _contenders(field: Field, choice: Choice | None, sla: Sla) -> tuple[int, ...]:
+def _contenders(
+    field: Field, choice: Choice | None, sla: Sla, noise: MemoryNoise
+) -> tuple[int, ...]:
     """The pick, what is tied with it, and what is undecided and would come before it if it met the
     SLA; all that are undecided where there is no pick."""
     candidates = [trial for trial in field.judged if trial.outcome is not Outcome.MISSES]
-    ranking = rank(candidates, field.over, field.rule, sla)
+    ranking = rank(candidates, field.over, field.rule, sla, noise)
     if choice is None:
         return tuple(trial.number for trial in ranking.ordered)
     pick = choice.pick

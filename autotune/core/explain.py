@@ -9,6 +9,7 @@ from autotune.core.contrast import TELLING, Contrast
 from autotune.core.judged import Dimension, Judged, Probe, objection
 from autotune.core.measurement import METRICS, label
 from autotune.core.memory import ran_out
+from autotune.core.memory_noise import MEMORY
 from autotune.core.ranking import Choice
 from autotune.core.savings import Savings
 from autotune.core.searched import Searched
@@ -79,6 +80,8 @@ def tie(choice: Choice, other: Judged, contrasts: Sequence[Contrast]) -> str:
 
 def _tied(contrast: Contrast) -> str:
     text = f"{contrast.named} differs by {abs(contrast.effect):.1%}"
+    if contrast.metric == MEMORY:
+        return f"{text}, no more than memory varies by"
     if contrast.interval is None:
         return f"{text}, their 95% intervals overlap"
     return f"{text}, 95% interval {change_span(contrast.interval)}"
@@ -90,7 +93,7 @@ def _cheaper(choice: Choice, other: Judged) -> str:
     if ours > theirs:
         return f"trial {pick.number} is picked, since what is cheaper is clearly beaten by another"
     if ours < theirs:
-        metric = "instances" if ours[0] < theirs[0] else "memory_mb"
+        metric = "instances" if ours[0] < theirs[0] else MEMORY
         less = f"{shown(metric, pick.metric(metric))} instead of"
         cheaper = f"the cheaper is picked, trial {pick.number}, with {label(metric)} {less}"
         return f"{cheaper} {shown(metric, other.metric(metric))}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +11,11 @@ from autotune.core.capacity import Capacity, capacity_of
 from autotune.core.evidence import estimate, evidence, latest
 from autotune.core.intervals import Estimate, Interval
 from autotune.core.measurement import EMULATED, METRICS, Measurement, Purpose, Traffic
+from autotune.core.memory_noise import MEMORY
 from autotune.core.plain import finite
 from autotune.core.sla import Outcome, Sla, Verdict, judge, judge_together, worst
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wording import saturation_bound
-
-MEMORY_BUCKET = 1.1
-"""Memory is compared in steps of this factor, counted from the least of the trials compared: what
-lies within a step is called equal, so that a few pages more or less do not decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,23 +193,19 @@ def _ends(interval: Interval | None) -> list[float] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """A metric along which trials are compared; ``bucketed`` in steps of `MEMORY_BUCKET`."""
+    """A metric along which trials are compared."""
 
     metric: str
     maximize: bool
-    bucketed: bool = False
+
+    @property
+    def noisy(self) -> bool:
+        """Whether it is compared by `autotune.core.memory_noise`."""
+        return self.metric == MEMORY and not self.maximize
 
     def column(self, trials: Sequence[Judged]) -> list[float | None]:
         """The value of each trial, None where it is unknown."""
-        values = [trial.metric(self.metric) for trial in trials]
-        if not self.bucketed:
-            return values
-        least = min((v for v in values if v is not None and v > 0), default=1.0)
-        return [None if v is None else _bucket(v, least) for v in values]
+        return [trial.metric(self.metric) for trial in trials]
 
     def __str__(self) -> str:
-        return f"{self.metric} in steps of 10%" if self.bucketed else self.metric
-
-
-def _bucket(value: float, least: float) -> float:
-    return math.floor(math.log(max(value, least) / least, MEMORY_BUCKET) + 1e-9)
+        return self.metric

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from autotune.core.memory_noise import MEMORY, MemoryNoise
 from autotune.core.sla import Sla
 from autotune.core.standing import Standing
 from autotune.core.study import PickRule
@@ -30,10 +31,10 @@ class Listed(Protocol):
 
 
 _ORDER: dict[PickRule, tuple[str, ...]] = {
-    PickRule.CHEAPEST: ("instances", "memory_mb", ""),
-    PickRule.FASTEST: ("", "instances", "memory_mb"),
+    PickRule.CHEAPEST: ("instances", MEMORY, ""),
+    PickRule.FASTEST: ("", "instances", MEMORY),
     PickRule.MAX_THROUGHPUT: ("saturation_qps", "", "instances"),
-    PickRule.BALANCED: ("", "instances", "memory_mb"),
+    PickRule.BALANCED: ("", "instances", MEMORY),
 }
 """What is compared first, second, third; empty: the latency that the SLA limits most tightly."""
 
@@ -44,10 +45,20 @@ def leading(lines: Sequence[Listed], rule: PickRule, sla: Sla) -> int | None:
     judged = [line for line in lines if line.violation is not None]
     meeting = [line for line in judged if line.standing is Standing.MEETS]
     if meeting:
-        names = [name or sla.tightest_metric for name in _ORDER[rule]]
-        return min(meeting, key=lambda line: (*(_cost(line, n) for n in names), line.number)).number
+        return _first(meeting, [name or sla.tightest_metric for name in _ORDER[rule]]).number
     nearest = min(judged, key=_distance, default=None)
     return None if nearest is None else nearest.number
+
+
+def _first(lines: Sequence[Listed], names: Sequence[str]) -> Listed:
+    """The least in the first of the metrics, of these in the second, …; the lowest number last.
+    What memory varies by is no difference."""
+    left = list(lines)
+    for name in names:
+        least = min(_cost(line, name) for line in left)
+        most = MemoryNoise().reach(least) if name == MEMORY else least
+        left = [line for line in left if _cost(line, name) <= most]
+    return min(left, key=lambda line: line.number)
 
 
 def _cost(line: Listed, name: str) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -11,38 +12,52 @@ from numpy.typing import NDArray
 Point: TypeAlias = Sequence[float | None]
 """One value per dimension, None where it is unknown."""
 
+Reach: TypeAlias = Callable[[float], float]
+"""Up to which value another one counts as no more than it; at least the value, and growing with
+it."""
 
-def pareto_front(points: Sequence[Point], maximize: Sequence[bool]) -> list[int]:
-    """Indices, ascending, of the points that no other point dominates.
+
+def pareto_front(
+    points: Sequence[Point], maximize: Sequence[bool], reach: Mapping[int, Reach] | None = None
+) -> list[int]:
+    """Indices, ascending, of the points that no point of the front dominates.
 
     A point dominates another if it is at least as good in every dimension and better in one;
     ``maximize`` says for each dimension whether more is better. Equal points do not dominate each
     other: all of them stay. A point with an unknown (None or NaN) value can neither be on the
     front nor dominate. Without dimensions no point is better than another.
+
+    ``reach``, of at most one dimension, by its index, one that is minimised: a difference within it
+    is none. What dominates then need not be transitive, and what is dominated by a point that
+    itself is may stay; but it has no cycles (round a cycle all other dimensions would be equal, and
+    being *more* is transitive), so that there is exactly one such front (the kernel of an acyclic
+    graph: von Neumann and Morgenstern's stable set), whatever the order of the points.
     """
-    costs = _costs(points, maximize)
-    known = np.flatnonzero(~np.isnan(costs).any(axis=1))
-    if costs.shape[1] == 0:
+    table = _Table.of(points, maximize, reach or {})
+    known = np.flatnonzero(~np.isnan(table.costs).any(axis=1))
+    if table.costs.shape[1] == 0:
         return [int(index) for index in known]
-    # In lexicographic order a point comes after all that dominate it, and one that is dominated
-    # is so by a point of the front.
-    ordered = known[np.lexsort(costs[known].T[::-1])]
-    if costs.shape[1] == 2:  # of two, all but a few are seen at once to be dominated
-        second = costs[ordered, 1]
+    # In lexicographic order, the dimension with a reach last, a point comes after all that
+    # dominate it.
+    ordered = known[np.lexsort(table.costs[known].T[::-1])]
+    if table.costs.shape[1] == 2 and not reach:  # all but a few are seen at once to be dominated
+        second = table.costs[ordered, 1]
         ordered = ordered[second <= np.minimum.accumulate(second)]
     front: list[int] = []
-    kept = np.empty((len(ordered), costs.shape[1]))
+    kept = _Table(np.empty((2, len(ordered), table.costs.shape[1])))
     for index in ordered:
-        if not _dominated(costs[index], kept[: len(front)]):
-            kept[len(front)] = costs[index]
+        if not _dominated(table[[index]], kept[: len(front)]):
+            kept.values[:, len(front)] = table.values[:, index]
             front.append(int(index))
     return sorted(front)
 
 
-def dominates(one: Point, other: Point, maximize: Sequence[bool]) -> bool:
+def dominates(
+    one: Point, other: Point, maximize: Sequence[bool], reach: Mapping[int, Reach] | None = None
+) -> bool:
     """Whether ``one`` is at least as good as ``other`` everywhere and better somewhere."""
-    first, second = _costs([one, other], maximize)
-    return _dominated(second, first[np.newaxis])
+    table = _Table.of([one, other], maximize, reach or {})
+    return _dominated(table[[1]], table[[0]])
 
 
 def distance_to_utopia(points: Sequence[Point], maximize: Sequence[bool]) -> list[float]:
@@ -68,7 +83,38 @@ def _costs(points: Sequence[Point], maximize: Sequence[bool]) -> NDArray[np.floa
     return table * np.where(maximize, -1.0, 1.0)
 
 
-def _dominated(point: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    no_worse = (others <= point).all(axis=1)
-    better = (others < point).any(axis=1)
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """``values`` has shape (2, points, dimensions): costs, of which less is better, and up to which
+    cost another point is no worse."""
+
+    values: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, points: Sequence[Point], maximize: Sequence[bool], reach: Mapping[int, Reach]
+    ) -> _Table:
+        costs = _costs(points, maximize)
+        reaches = costs.copy()
+        for dimension, upto in reach.items():
+            reaches[:, dimension] = [upto(float(cost)) for cost in costs[:, dimension]]
+        last = sorted(range(costs.shape[1]), key=lambda dimension: dimension in reach)
+        return cls(np.stack([costs[:, last], reaches[:, last]]))
+
+    @property
+    def costs(self) -> NDArray[np.float64]:
+        return self.values[0]
+
+    @property
+    def reaches(self) -> NDArray[np.float64]:
+        return self.values[1]
+
+    def __getitem__(self, chosen: slice | list[int]) -> _Table:
+        return _Table(self.values[:, chosen])
+
+
+def _dominated(point: _Table, others: _Table) -> bool:
+    """Whether any of the ``others`` dominates the one ``point``."""
+    no_worse = (others.costs <= point.reaches).all(axis=1)
+    better = (others.reaches < point.costs).any(axis=1)
     return bool((no_worse & better).any())

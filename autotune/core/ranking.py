@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,11 +11,16 @@ from autotune.core.comparison import Relation
 from autotune.core.contrast import Contrasts
 from autotune.core.judged import Dimension, Judged
 from autotune.core.measurement import METRICS
+from autotune.core.memory_noise import MEMORY, MemoryNoise
 from autotune.core.pareto import distance_to_utopia, pareto_front
 from autotune.core.sla import Sla
 from autotune.core.study import Objective, PickRule
 
 _Key: TypeAlias = tuple[float, ...]
+_Costs: TypeAlias = dict[int, tuple[float, float]]
+"""Instances, and the class of memory among trials of as many, by trial number."""
+_INSTANCES = Dimension(metric="instances", maximize=False)
+_MEMORY = Dimension(metric=MEMORY, maximize=False)
 
 
 # ------------------------------------------------------------------------------------ the front
@@ -25,13 +30,11 @@ def dimensions(
     """What the front is taken over: the objectives and what the rule goes by."""
     own = [Dimension(metric=o.metric, maximize=o.maximize) for o in objectives]
     latency = Dimension(metric=sla.tightest_metric, maximize=False)
-    instances = Dimension(metric="instances", maximize=False)
-    memory = Dimension(metric="memory_mb", maximize=False, bucketed=True)
     more = {
-        PickRule.CHEAPEST: [instances, memory],
+        PickRule.CHEAPEST: [_INSTANCES, _MEMORY],
         PickRule.FASTEST: [latency],
         PickRule.MAX_THROUGHPUT: [Dimension(metric=_throughput(trials), maximize=True)],
-        PickRule.BALANCED: [] if own else [latency, instances],
+        PickRule.BALANCED: [] if own else [latency, _INSTANCES],
     }
     return tuple(dict.fromkeys([*own, *more[rule]]))
 
@@ -63,8 +66,10 @@ def known_dimensions(
     return tuple(d for d in some if all(v is not None for v in columns[d]))
 
 
-def front(trials: Sequence[Judged], over: Sequence[Dimension]) -> list[Judged]:
-    return [trials[i] for i in pareto_front(_points(trials, over), [d.maximize for d in over])]
+def front(trials: Sequence[Judged], over: Sequence[Dimension], noise: MemoryNoise) -> list[Judged]:
+    reach = {at: noise.reach for at, dimension in enumerate(over) if dimension.noisy}
+    found = pareto_front(_points(trials, over), [d.maximize for d in over], reach)
+    return [trials[i] for i in found]
 
 
 def _points(trials: Sequence[Judged], over: Iterable[Dimension]) -> list[tuple[float | None, ...]]:
@@ -78,7 +83,8 @@ class Choice:
     """``best`` is first by the values measured; ``ties`` are those that noise does not let be told
     from it, with itself, the cheapest first (empty where it stands alone); ``pick`` is the cheapest
     of them. ``ranked`` are all trials, the pick first; ``front`` the numbers of those on it;
-    ``noisy`` the metrics that the ties are ties in; ``costs`` are those of the `Ranking`."""
+    ``noisy`` the metrics that the ties are ties in; ``costs`` are instances and the class of memory
+    by trial number, among the ties."""
 
     pick: Judged
     best: Judged
@@ -86,7 +92,7 @@ class Choice:
     ranked: tuple[Judged, ...]
     front: frozenset[int]
     noisy: tuple[str, ...]
-    costs: dict[int, tuple[float, float]]
+    costs: _Costs
 
     @property
     def runner_up(self) -> Judged | None:
@@ -98,7 +104,7 @@ class Ranking:
     """Trials by a rule: ``ordered`` has the ``front`` first, best first, by the values measured.
 
     ``noisy`` are the metrics that the rule goes by and that noise may decide; ``costs`` are
-    instances and memory (in steps) by trial number.
+    instances and the class of memory by trial number, ``noise`` tells memory apart.
     """
 
     rule: PickRule
@@ -106,7 +112,8 @@ class Ranking:
     front: tuple[Judged, ...]
     ordered: tuple[Judged, ...]
     noisy: tuple[str, ...]
-    costs: dict[int, tuple[float, float]]
+    costs: _Costs
+    noise: MemoryNoise
 
     def tied(self, one: Judged, other: Judged, contrasts: Contrasts) -> bool:
         """Whether noise alone may decide which of two is better by the rule."""
@@ -136,7 +143,7 @@ class Ranking:
             ranked=tuple(of[number] for number in ranked),
             front=frozenset(trial.number for trial in self.front),
             noisy=self.noisy,
-            costs=self.costs,
+            costs=_costs_of(ties, self.noise),
         )
 
     def _best(self, contrasts: Contrasts) -> Judged | None:
@@ -164,7 +171,8 @@ class Ranking:
 
     def _ties(self, best: Judged, contrasts: Contrasts) -> list[Judged]:
         """The best and those that are tied with it and have nothing clearly against them, the
-        cheapest first: fewest instances, least memory, lowest number."""
+        cheapest first: fewest instances, least memory, lowest number. What counts as less memory
+        is told among them alone: no other has a say in it."""
         tied = [
             trial
             for trial in self._comparable()
@@ -172,7 +180,9 @@ class Ranking:
             and self.tied(best, trial, contrasts)
             and not self._dominates(best, trial, contrasts)
         ]
-        return sorted([best, *tied], key=lambda trial: (self.costs[trial.number], trial.number))
+        ties = [best, *tied]
+        costs = _costs_of(ties, self.noise)
+        return sorted(ties, key=lambda trial: (costs[trial.number], trial.number))
 
     def _cheapest(self, ties: Sequence[Judged], best: Judged, contrasts: Contrasts) -> Judged:
         """The first of the ties that none of them and no trial of the front clearly dominates."""
@@ -191,15 +201,14 @@ class Ranking:
         """Whether one costs no more than the other and is nowhere worse, and is cheaper or
         somewhere better: all of it by more than the noise. Where it is so for sure, what is only
         worse by its size, without an interval, does not outweigh it."""
-        ours, theirs = self.costs[one.number], self.costs[other.number]
-        if one is other or any(a > b for a, b in zip(ours, theirs, strict=True)):
+        if one is other or self._dearer(one, other):
             return False
-        sure, better, worse = ours != theirs, False, False
+        sure, better, worse = self._dearer(other, one), False, False
         for dimension in self.over:
             contrast = contrasts.between(one, other, dimension.metric)
             if contrast is None:
                 return False
-            if dimension.bucketed or not contrast.clear:
+            if not contrast.clear:
                 continue
             if (contrast.effect < 0) == dimension.maximize:
                 sure, better = sure or contrast.sure, True
@@ -209,17 +218,27 @@ class Ranking:
                 worse = True
         return sure or (better and not worse)
 
+    def _dearer(self, one: Judged, other: Judged) -> bool:
+        """Whether one takes more instances, or more memory beyond its noise."""
+        (count, mb), (fewer, less) = (
+            (_less(t, _INSTANCES), _less(t, _MEMORY)) for t in (one, other)
+        )
+        return count > fewer or mb > self.noise.reach(less)
+
 
 def rank(
-    trials: Sequence[Judged], over: tuple[Dimension, ...], rule: PickRule, sla: Sla
+    trials: Sequence[Judged],
+    over: tuple[Dimension, ...],
+    rule: PickRule,
+    sla: Sla,
+    noise: MemoryNoise,
 ) -> Ranking:
     """By the rule: the front over the dimensions first, best first; then the others."""
-    best = front(trials, over)
+    best = front(trials, over, noise)
     on_front = {trial.number for trial in best}
-    keys = _keys(best, trials, over, rule, sla)
-    memory = Dimension(metric="memory_mb", maximize=False, bucketed=True)
-    instances = Dimension(metric="instances", maximize=False)
-    costs = zip(_costs(instances, trials), _costs(memory, trials), strict=True)
+    costs = _costs_of(trials, noise, on_front)
+    distances = _distances(best, over, noise) if rule is PickRule.BALANCED else {}
+    keys = _keys(trials, rule, sla, costs, distances)
     noisy = {
         PickRule.MAX_THROUGHPUT: (_throughput(trials),),
         PickRule.BALANCED: tuple(dimension.metric for dimension in over),
@@ -232,43 +251,72 @@ def rank(
             sorted(trials, key=lambda t: (t.number not in on_front, keys[t.number], t.number))
         ),
         noisy=noisy.get(rule, (sla.tightest_metric,)),
-        costs={trial.number: cost for trial, cost in zip(trials, costs, strict=True)},
+        costs=costs,
+        noise=noise,
     )
 
 
-def _costs(dimension: Dimension, trials: Sequence[Judged]) -> list[float]:
+def _less(trial: Judged, dimension: Dimension) -> float:
     """Less is better; unknown is infinite."""
-    column = dimension.column(trials)
-    return [math.inf if v is None else -v if dimension.maximize else v for v in column]
+    value = trial.metric(dimension.metric)
+    if value is None:
+        return math.inf
+    return -value if dimension.maximize else value
+
+
+def _costs_of(trials: Sequence[Judged], noise: MemoryNoise, first: Collection[int] = ()) -> _Costs:
+    """The classes of memory begin at the least of those that come ``first``, by their numbers, or
+    of all, where none of these has as many instances."""
+    instances = {trial.number: _less(trial, _INSTANCES) for trial in trials}
+    memory = {trial.number: _less(trial, _MEMORY) for trial in trials}
+    found: _Costs = {}
+    for count in set(instances.values()):
+        alike = [number for number in memory if instances[number] == count]
+        known = [number for number in alike if memory[number] < math.inf]
+        leading = [number for number in known if number in first] or known
+        anchors = noise.anchors(memory[number] for number in leading)
+        found |= dict.fromkeys(alike, (count, math.inf))
+        found |= {number: (count, noise.step(memory[number], anchors)) for number in known}
+    return found
 
 
 def _keys(
-    best: Sequence[Judged],
     trials: Sequence[Judged],
-    over: Sequence[Dimension],
     rule: PickRule,
     sla: Sla,
+    costs: _Costs,
+    distances: Mapping[int, float],
 ) -> dict[int, _Key]:
-    latency = _costs(Dimension(metric=sla.tightest_metric, maximize=False), trials)
-    instances = _costs(Dimension(metric="instances", maximize=False), trials)
-    memory = _costs(Dimension(metric="memory_mb", maximize=False, bucketed=True), trials)
-    columns: list[list[float]]
-    if rule is PickRule.CHEAPEST:
-        columns = [instances, memory, latency]
-    elif rule is PickRule.FASTEST:
-        columns = [latency, instances, memory]
-    elif rule is PickRule.MAX_THROUGHPUT:
-        throughput = Dimension(metric=_throughput(trials), maximize=True)
-        columns = [_costs(throughput, trials), latency, instances, memory]
-    else:
-        columns = [_distances(best, trials, over), instances, memory, latency]
-    return {trial.number: tuple(c[i] for c in columns) for i, trial in enumerate(trials)}
+    fastest = Dimension(metric=sla.tightest_metric, maximize=False)
+    throughput = Dimension(metric=_throughput(trials), maximize=True)
+
+    def key(trial: Judged) -> _Key:
+        latency, cost = _less(trial, fastest), costs[trial.number]
+        if rule is PickRule.CHEAPEST:
+            return *cost, latency
+        if rule is PickRule.FASTEST:
+            return latency, *cost
+        if rule is PickRule.MAX_THROUGHPUT:
+            return _less(trial, throughput), latency, *cost
+        return distances.get(trial.number, math.inf), *cost, latency
+
+    return {trial.number: key(trial) for trial in trials}
 
 
 def _distances(
-    best: Sequence[Judged], trials: Sequence[Judged], over: Sequence[Dimension]
-) -> list[float]:
-    """Rounded, so that the last bits of a square root do not stand before the tie-breaks."""
-    distances = distance_to_utopia(_points(best, over), [d.maximize for d in over])
-    known = {t.number: round(d, 9) for t, d in zip(best, distances, strict=True)}
-    return [known.get(trial.number, math.inf) for trial in trials]
+    best: Sequence[Judged], over: Sequence[Dimension], noise: MemoryNoise
+) -> dict[int, float]:
+    """Rounded, so that the last bits of a square root do not stand before the tie-breaks. Memory
+    counts as the least of its class: noise alone is no distance."""
+    columns = [_anchored(d, best, noise) if d.noisy else d.column(best) for d in over]
+    points = [tuple(column[i] for column in columns) for i in range(len(best))]
+    distances = distance_to_utopia(points, [d.maximize for d in over])
+    return {t.number: round(d, 9) for t, d in zip(best, distances, strict=True)}
+
+
+def _anchored(
+    dimension: Dimension, trials: Sequence[Judged], noise: MemoryNoise
+) -> list[float | None]:
+    values = [_less(trial, dimension) for trial in trials]
+    anchors = noise.anchors(values)
+    return [anchors[noise.step(value, anchors)] for value in values]

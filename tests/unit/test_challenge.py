@@ -122,10 +122,15 @@ def test_one_that_is_cheaper_and_worse_is_not() -> None:
 
 
 @pytest.mark.parametrize(("before", "promoted"), [(700.0, True), (530.0, False)])
-def test_as_many_instances_in_less_memory_are_cheaper_beyond_a_step(
+def test_as_many_instances_in_less_memory_are_cheaper_beyond_its_noise(
     before: float, promoted: bool
 ) -> None:
     assert verdict(compared(), champion=judged(0, memory=before)).promoted is promoted
+
+
+def test_a_quarter_less_memory_of_a_small_server_is_not_cheaper() -> None:
+    found = verdict(compared(), judged(0, memory=73.0), judged(3, memory=58.0))
+    assert (found.promoted, found.reasons[1:]) == (False, verdict(compared()).reasons[1:])
 
 
 def test_less_memory_in_more_instances_is_not_cheaper() -> None:

@@ -46,6 +46,30 @@ def test_a_known_point_is_on_the_front_exactly_when_none_dominates_it(case):
         assert (i in front) == (known and not beaten)
 
 
+NEARLY = {1: lambda value: value + 1.0}
+"""Of the second dimension a difference of one is none."""
+PAIRS = st.lists(st.tuples(st.integers(0, 4).map(float), st.integers(0, 6).map(float)), max_size=8)
+
+
+@given(PAIRS, st.booleans(), st.randoms(use_true_random=False))
+def test_with_a_reach_the_front_is_what_none_of_itself_dominates_in_whatever_order(
+    points, most, random
+):
+    maximize = [most, False]
+    front = {points[i] for i in pareto_front(points, maximize, NEARLY)}
+    for point in set(points):
+        beaten = any(dominates(other, point, maximize, NEARLY) for other in front)
+        assert (point in front) == (not beaten)
+    shuffled = random.sample(points, len(points))
+    assert front == {shuffled[i] for i in pareto_front(shuffled, maximize, NEARLY)}
+
+
+def test_within_its_reach_a_difference_makes_no_point_better():
+    points = [(1.0, 5.0), (1.0, 6.0), (1.0, 7.5), (0.0, 6.0)]
+    assert pareto_front(points, [False, False], NEARLY) == [3]
+    assert pareto_front(points[:3], [False, False], NEARLY) == [0, 1]
+
+
 @given(SETS)
 def test_reversing_the_points_does_not_change_the_front(case):
     points, maximize = case

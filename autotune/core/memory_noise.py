@@ -1,0 +1,93 @@
+"""When a difference in memory is one, and not what the same configuration's memory varies by.
+
+What a server holds is not its configuration's doing alone. Its allocators keep what earlier
+configurations have freed, a page of a library counts less where another process has mapped it too,
+and what is read is the most of two moments of a window. So the same model was seen with 58 MB in
+one server and 73 MB in another: a quarter more, and nothing of it the configuration's.
+
+*Rule.* The more of two counts as more only beyond all three of
+
+- `FLOOR_MB`: what a server varies by whatever its size, twice the most that was seen;
+- `SHARE`: of the less, for what grows with the model;
+- 2.8 standard deviations of what one configuration's memory varied by from measurement to
+  measurement, where trials were measured repeatedly (the search's, the canary's, the finals', the
+  comparisons' and the confirmation's): the difference that two measurements of the same exceed in
+  one case of twenty (the repeatability limit of ISO 5725-6).
+
+*Order.* That is a semiorder (Luce, "Semiorders and a theory of utility discrimination",
+Econometrica 24, 1956): *more* is transitive, *equal* is not. 60 and 85 MB are equal, so are 85 and
+110, and 110 is more than 60. So what is decided by pairs must not depend on which pair comes first:
+
+- where trials are sorted, `anchors` make classes of them, from the least upwards, each as far as
+  its own least reaches; being of one class is transitive, and depends on the values alone;
+- the front is the set that no member of itself dominates (`autotune.core.pareto`), of which there
+  is exactly one, whatever the order.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from autotune.core.measurement import Purpose
+from autotune.core.trial import Trial
+
+MEMORY = "memory_mb"
+FLOOR_MB = 32.0
+SHARE = 0.10
+_REPEATABILITY = 1.96 * math.sqrt(2)
+_SAME_LOAD = {Purpose.TRIAL, Purpose.CANARY, Purpose.FINAL, Purpose.COMPARE, Purpose.CONFIRM}
+"""The measurements at the study's own rate: other rates may hold other memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNoise:
+    """``spread`` is the standard deviation of the logarithm of one configuration's memory, from
+    measurement to measurement; 0 where nothing was measured twice."""
+
+    spread: float = 0.0
+
+    @classmethod
+    def of(cls, trials: Iterable[Trial]) -> MemoryNoise:
+        """From all of them together: one trial's few measurements say little."""
+        squares, degrees = 0.0, 0
+        for trial in trials:
+            logs = [math.log(mb) for mb in _measured(trial)]
+            if len(logs) > 1:
+                mean = fmean(logs)
+                squares += sum((each - mean) ** 2 for each in logs)
+                degrees += len(logs) - 1
+        return cls(spread=math.sqrt(squares / degrees) if degrees else 0.0)
+
+    def reach(self, mb: float) -> float:
+        """The most, in MB, that counts as equal to ``mb`` or less; it grows with ``mb``."""
+        varies = math.expm1(_REPEATABILITY * self.spread)
+        return mb + max(FLOOR_MB, mb * max(SHARE, varies))
+
+    def differ(self, one: float, other: float) -> bool:
+        """Whether two differ by more than the noise."""
+        return max(one, other) > self.reach(min(one, other))
+
+    def anchors(self, values: Iterable[float]) -> tuple[float, ...]:
+        """The least of each class, ascending: a value that the class before does not reach begins
+        the next."""
+        found: list[float] = []
+        for value in sorted(values):
+            if not found or value > self.reach(found[-1]):
+                found.append(value)
+        return tuple(found)
+
+    def step(self, value: float, anchors: Sequence[float]) -> int:
+        """The class, from 0, of a value among ``anchors``: the first that reaches it, and what lies
+        below the least of them belongs to the first; ``len(anchors)`` beyond all."""
+        return bisect_left(anchors, value, key=self.reach)
+
+
+def _measured(trial: Trial) -> list[float]:
+    """The memory of its believed measurements under the study's own load, in MB."""
+    believed = (m for m in trial.measurements if m.valid and m.purpose in _SAME_LOAD)
+    found = (measurement.telemetry.memory_mb for measurement in believed)
+    return [mb for mb in found if mb is not None and mb > 0]
