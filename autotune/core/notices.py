@@ -18,6 +18,8 @@ class Event(StrEnum):
     FAILURE = "failure"
     """A run, a job or a promotion failed."""
     ROLLED_BACK = "rolled_back"
+    UNDECIDED = "undecided"
+    """What was promoted is in service, and its check there left open whether it keeps its SLA."""
 
 
 class NoticeState(StrEnum):

@@ -66,6 +66,11 @@ def subject_of(promotion: Promotion) -> str:
     return f"promotion {promotion.id}"
 
 
+def unsure(promotion: Promotion) -> bool:
+    """Whether its check in service left open whether it keeps its SLA there."""
+    return (promotion.detail.get(CHECK) or {}).get("outcome") == Outcome.UNDECIDED
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promoter:
     """Takes the steps, as ``by``, on ``machine``. ``release`` has the files made; ``shadow`` is
@@ -154,17 +159,27 @@ class Promoter:
             self._undo(promotion, _words(error))
             raise
         if checked is not None:
-            promotion = self._keep(promotion, {CHECK: dict(checked.detail)})
+            found = {**checked.detail, "outcome": str(checked.outcome)}
+            promotion = self._keep(promotion, {CHECK: found})
         if checked is not None and checked.outcome is Outcome.MISSES:
             return self._undo(promotion, f"it misses its SLA in service: {checked.words}")
         words = "" if checked is None else checked.words
         self._note(promotion, "done", words)
-        return self.store.advance(
+        done = self.store.advance(
             promotion.id,
             expected=(PromotionState.APPLYING,),
             state=PromotionState.DONE,
             reason=words,
         )
+        if unsure(done):
+            what = "is in service, and whether it keeps its SLA there is not sure"
+            self._told(
+                Event.UNDECIDED,
+                done,
+                what,
+                f"watch it; `autotune rollback {done.model}` undoes it; ",
+            )
+        return done
 
     def _checked(self, promotion: Promotion) -> Checked | None:
         """One that could not be measured, or whose requests cannot be made any more, is undecided:
@@ -309,7 +324,7 @@ class Promoter:
         about = {"model": promotion.model, "target": str(promotion.target), **(detail or {})}
         self.store.note(self.by, action, subject_of(promotion), why=why, diff=diff, detail=about)
 
-    def _told(self, event: Event, promotion: Promotion, what: str) -> None:
+    def _told(self, event: Event, promotion: Promotion, what: str, then: str = "") -> None:
         title = f"{promotion.model}: promotion {promotion.id} {what}"
         payload = {
             "promotion": promotion.id,
@@ -323,7 +338,8 @@ class Promoter:
         text = (
             f"What: trial {promotion.trial} of study {promotion.study_id}, at {promotion.target}.\n"
             f"Why: {promotion.reason}.\n"
-            f"Next: `autotune history {promotion.model}` has every step, and what is in service."
+            f"Next: {then}`autotune history {promotion.model}` has every step, and what is in"
+            " service."
         )
         self.tell(event, title, text, payload)
 

@@ -179,6 +179,7 @@ class Bench:
     deployment: FakeDeployment = field(default_factory=FakeDeployment)
     shadow: FakeShadow | None = None
     told: list[Event] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     released: BaseException | None = None
 
     def proposal(self, state: PromotionState, **more: Any) -> int:
@@ -194,6 +195,10 @@ class Bench:
         )
         return self.store.propose(promotion)
 
+    def _tell(self, event: Event, title: str, text: str, payload: Mapping[str, Any]) -> None:
+        self.told.append(event)
+        self.texts.append(f"{title}\n{text}")
+
     def _release(self) -> Release:
         if self.released is not None:
             raise self.released
@@ -206,7 +211,7 @@ class Bench:
             deployment=self.deployment,
             release=self._release,
             shadow=self.shadow,
-            tell=lambda event, *_: self.told.append(event),
+            tell=self._tell,
             by="ann",
             say=lambda _: None,
         )
@@ -226,7 +231,8 @@ def test_the_steps_come_in_their_order_and_the_check_is_kept() -> None:
     assert bench.deployment.calls == ["recover", "preflight", "apply", "verify"]
     assert bench.store.actions == ["begun", "applied", "verified", "checked: meets", "done"]
     assert (done.state, done.reason) == (PromotionState.DONE, "as measured")
-    assert done.detail[CHECK] == {"probe_qps": 5.0}
+    assert done.detail[CHECK] == {"outcome": "meets", "probe_qps": 5.0}
+    assert bench.told == []
     assert done.kept.startswith("/kept/promotion-1-")
 
 
@@ -268,7 +274,8 @@ def test_what_does_not_hold_in_service_is_undone(
 
 
 def test_the_check_that_undid_it_is_kept() -> None:
-    assert Bench(shadow=checked(Outcome.MISSES)).promote().detail[CHECK] == {"probe_qps": 5.0}
+    failed = Bench(shadow=checked(Outcome.MISSES)).promote()
+    assert failed.detail[CHECK] == {"outcome": "misses", "probe_qps": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -280,12 +287,15 @@ def test_the_check_that_undid_it_is_kept() -> None:
     ],
     ids=["undecided", "not measured", "cannot be asked"],
 )
-def test_what_is_undecided_stays_and_is_told(shadow: FakeShadow) -> None:
+def test_what_is_undecided_stays_and_is_told_by_a_notice(shadow: FakeShadow) -> None:
     bench = Bench(shadow=shadow)
     done = bench.promote()
     assert done.state is PromotionState.DONE
     assert done.reason
     assert "checked: undecided" in bench.store.actions
+    assert bench.told == [Event.UNDECIDED]
+    assert f"Why: {done.reason}." in bench.texts[0]
+    assert "Next: watch it; `autotune rollback ocr` undoes it" in bench.texts[0]
 
 
 def test_what_cannot_be_undone_is_told_with_both_reasons() -> None:
