@@ -23,6 +23,8 @@ from tests.integration.services import Service
 from tests.integration.studies import Tool, next_turn, own_model
 
 STAGES = ("prepare", "check", "trial", "canary", "finals", "capacity", "confirm", "export")
+BALLAST_BYTES = 1 << 30
+"""Beside the model's files, so that writing the export takes long enough to be met in it."""
 FINALS = {"candidates": 2, "rounds": 1, "measure_s": 2, "capacity": 1}
 HEADER = (
     "| killed at | phases stored | of them lost | in the end | s until it went on |\n"
@@ -59,6 +61,8 @@ class Bench:
         repository = tool.folder / "repository"
         if not repository.exists():
             own_model(repository, "time.sleep(0.01)")
+            with (repository / "own" / "1" / "ballast.bin").open("wb") as ballast:
+                ballast.truncate(BALLAST_BYTES)
         self._model = {"repository": str(repository), "name": "own"}
 
     def row(self, stage: str) -> str:
