@@ -22,16 +22,29 @@ AUTO = "auto"
 class OnRay:
     """A Ray cluster at ``address``; ``slots``: how many trials side by side at most (None: as many
     as it has devices for); ``cpus``: how many cores a trial is given (None: two, or its GPU's share
-    of its machine's)."""
+    of its machine's); ``gpus``: how many GPUs, 0 or 1 (None: one where the cluster has any)."""
 
     address: str = AUTO
     slots: int | None = None
     cpus: int | None = None
+    gpus: int | None = None
 
     def __post_init__(self) -> None:
+        if not self.address.strip():
+            raise InputRefused(
+                "--ray-address is empty",
+                value=self.address,
+                next_step=f"{AUTO}: the cluster that this machine is part of; HOST:PORT: that one;"
+                " local: one of this machine alone",
+            )
         for name, value in (("--slots", self.slots), ("--slot-cpus", self.cpus)):
             if value is not None and value < 1:
                 raise InputRefused(f"{name} is at least 1", value=value)
+        if self.gpus not in (None, 0, 1):
+            raise InputRefused(
+                "--slot-gpus is 0 or 1: a trial has one GPU, or processor cores alone",
+                value=self.gpus,
+            )
 
 
 @contextmanager

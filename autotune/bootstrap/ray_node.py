@@ -20,7 +20,7 @@ from typing import Any, cast
 from autotune.adapters import machine
 from autotune.adapters.ray.relay import Distant, Relay
 from autotune.adapters.ray.slots import Slot, Taken, taken
-from autotune.adapters.ray.trials import Asked, Outcome
+from autotune.adapters.ray.trials import Asked, Canary, Outcome
 from autotune.adapters.scratch import scratch
 from autotune.adapters.triton.export import export_bytes
 from autotune.bootstrap.bench import Surroundings, alone
@@ -28,14 +28,20 @@ from autotune.bootstrap.session import Assembly
 from autotune.bootstrap.shipping import Shipment
 from autotune.core.errors import AutotuneError, InputRefused, OutputsDiffer, ServerFailed
 from autotune.core.kinds import Kind
-from autotune.core.measurement import Measurement
+from autotune.core.measurement import Measurement, Purpose
 from autotune.core.records import StudyRecord
+from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState
+from autotune.core.validity import saturated
 from autotune.core.variants import VariantRecord
 from autotune.ports import Exporter, ExportFile, Progress, Server, TrialStore
 from autotune.settings import Settings
 from autotune.tuner.conclude import Settled
+from autotune.tuner.finals import SATURATION
 from autotune.tuner.here import Here
+from autotune.tuner.measure import Measurer
+from autotune.tuner.phases import canary
+from autotune.tuner.recorder import NotBelieved, Recorder
 from autotune.tuner.venue import Overseer, Readied
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
@@ -55,6 +61,7 @@ class Order:
     ``before`` is the study as it is stored (None: it has not begun), ``variants`` what is known of
     them, ``baseline`` trial 0 (None: the configuration found). ``out`` is the driver's.
     ``software`` is what served and measured where the study was looked at (None: nobody has).
+    ``alone``: there is no other device that it would have to measure as.
     """
 
     shipment: Shipment
@@ -66,6 +73,12 @@ class Order:
     variants: tuple[VariantRecord, ...] = ()
     baseline: Candidate | None = None
     software: Mapping[str, str] | None = None
+    alone: bool = False
+
+    @property
+    def study(self) -> Study:
+        """With its paths as the driver has them."""
+        return self.shipment.study
 
     def open(self) -> DeviceBench:
         return DeviceBench(self)
@@ -260,6 +273,21 @@ class DeviceBench:
         self._kept = KeptVariants(list(order.variants))
         self._on: Device | None = None
 
+    def canary(self) -> Canary:
+        try:
+            on = self._on or self._made_ready()
+        except Exception as exc:  # noqa: BLE001 - told to whoever can mend it
+            return Canary(error=_of_here("cannot be made ready", exc))
+        if self._order.alone:
+            return Canary(place=on.mine.place)
+        try:
+            return Canary(place=on.mine.place, measured=looked_at(on.here))
+        except ServerFailed:
+            self.close()  # trial 0 tells of it, should it be so again
+        except Exception as exc:  # noqa: BLE001 - told to whoever can mend it
+            return Canary(error=_of_here("cannot go on", exc))
+        return Canary(place=on.mine.place)
+
     def measure(self, asked: Asked) -> Outcome:
         """Whatever cannot be measured here ends the study, as it does on a single machine: else
         the one sick device, which is soon free again, would be given every candidate."""
@@ -306,6 +334,25 @@ class DeviceBench:
     def close(self) -> None:
         self._on = None
         self._stack.close()
+
+
+def looked_at(here: Here) -> Measurement | None:
+    """What the configuration in service measures on this device; None where no try is believed, or
+    nothing but the latency of a queue that grows is known: it tells when the window closed."""
+    trial = Trial(number=0, candidate=here.baseline, state=TrialState.RUNNING)
+    measurer = Measurer(
+        study=here.study, load=here.load, telemetry=here.telemetry, clock=here.clock
+    )
+    recorder = Recorder(
+        keep=lambda _number, _measured: None,
+        measurer=measurer,
+        check_outputs=lambda _server, _candidate: None,
+    )
+    try:
+        measured = recorder.take(here.server, trial, Purpose.CANARY, canary(here.study))
+    except NotBelieved:
+        return None
+    return measured if SATURATION in measured.intervals or not saturated(measured.load) else None
 
 
 def _of_here(what: str, exc: Exception) -> AutotuneError:

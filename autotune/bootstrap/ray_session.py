@@ -9,7 +9,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from autotune.bootstrap.session import (
 from autotune.bootstrap.shipping import shipped
 from autotune.bootstrap.stored import open_store, refuse_changed_model, unfinished
 from autotune.core.errors import AutotuneError, Busy, InputRefused
+from autotune.core.kinds import counted
 from autotune.core.measurement import Purpose
 from autotune.core.records import EXECUTOR, StudyRecord
 from autotune.core.study import Launch, Study
@@ -70,6 +71,7 @@ class RayVenue:
     store: TrialStore
     readied: Readied | AutotuneError
     work: Path
+    _bridge: trials.Bridge | None = field(default=None, init=False)
 
     @property
     def side_by_side(self) -> int:
@@ -78,27 +80,39 @@ class RayVenue:
     def prepare(self, say: Say) -> Readied:
         if isinstance(self.readied, AutotuneError):
             raise self.readied
-        say("prepare", f"{self.devices.many} trials side by side, each on {self.devices.kind}")
+        many = counted(self.devices.many, "trial")
+        say("prepare", f"{many} side by side, each on {self.devices.kind}")
         return self.readied
 
     def run(self, source: TrialSource) -> None:
         folder = self.work / "tune"
         folder.mkdir(parents=True, exist_ok=True)
-        bridge = trials.Bridge(source, self._keep_variants)
-        trials.run(bridge, self._placed(), self.devices, folder)
+        self._bridge = trials.Bridge(
+            source, self._keep_variants, many=self.devices.many, there=self.devices.there
+        )
+        trials.run(self._bridge, self._placed(), self.devices, folder)
 
     def settle(self, overseer: Overseer) -> Settled:
+        """On a device that measures as the others do, where one is to be had."""
         objects = {
             STORE: Offered(self.store, TrialStore),
             OVERSEER: Offered(overseer, Overseer),
             DESK: Offered(Desk(self.order.out), Desk),
         }
+        bridge = self._bridge
+        for warning in () if bridge is None else bridge.warnings:
+            overseer.warn(warning)
         on = measured_on(self.store.trials(self.order.study_id))
-        if len(on) > 1:
+        alike = set() if bridge is None else {host_of(place) for place in bridge.alike}
+        if len(on) > 1 and not alike.issuperset(on):
             overseer.warn(_different_machines(on))
-        overseer.say("finals", "making one device ready for the end of the study")
+        if self.order.study.finals.candidates:
+            overseer.say("finals", "making one device ready to compare the best")
+        else:
+            overseer.say("confirm", "making one device ready to confirm the pick")
         work = partial(settled, self._placed(), overseer.planned)
-        ended: Ended = errand.run(work, objects, self.devices)
+        devices = self.devices if bridge is None else self.devices.apart_from(bridge.unlike)
+        ended: Ended = errand.run(work, objects, devices)
         if ended.report is None:
             return ended.settled
         name, text = ended.report
@@ -162,14 +176,17 @@ def open_on_ray(  # noqa: PLR0913 - as `open_study`
         stack.enter_context(_alone(study.name, settings.work_dir))
         store = stack.enter_context(open_store(db, create=True))
         before = unfinished(store, study) if resume else None
-        stack.enter_context(cluster.connected(on.address))
-        work = fresh_folder(settings.work_dir / study.name)
 
         def say(stage: str, text: str) -> None:
             listen(Progress(stage=stage, text=text))
 
+        say("prepare", f"connecting to the Ray cluster ({on.address})")
+        found_at = stack.enter_context(cluster.connected(on.address))
+        say("prepare", f"connected to the Ray cluster ({found_at})")
+        work = fresh_folder(settings.work_dir / study.name)
         devices = cluster.devices(
             cpus=on.cpus,
+            gpus=on.gpus,
             slots=on.slots,
             before=dict(before.environment or {}) if before is not None else None,
             say=partial(say, "prepare"),
@@ -181,6 +198,7 @@ def open_on_ray(  # noqa: PLR0913 - as `open_study`
             out=out,
             before=before,
             variants=() if before is None else tuple(store.variants(before.id)),
+            alone=devices.there == 1,
         )
         say("prepare", f"a device of the cluster looks at {study.model.name}")
         objects = {OVERSEER: Offered(_Listening(say), _Listening)}
@@ -211,7 +229,7 @@ def measured_on(trials: Iterable[Trial]) -> Counter[str]:
     """How many trials of the search were measured on which host."""
     told = (
         {
-            str(each.telemetry.notes[PLACE]).partition(",")[0]
+            host_of(str(each.telemetry.notes[PLACE]))
             for each in trial.measurements
             if each.purpose is Purpose.TRIAL and PLACE in each.telemetry.notes
         }
@@ -220,12 +238,16 @@ def measured_on(trials: Iterable[Trial]) -> Counter[str]:
     return Counter(host for hosts in told for host in hosts)
 
 
+def host_of(place: str) -> str:
+    return place.partition(",")[0]
+
+
 def _different_machines(on: Counter[str]) -> str:
     each = ", ".join(f"{many} on {host}" for host, many in sorted(on.items()))
     return (
-        f"the search's trials were measured on different machines ({each}): these are of one kind,"
-        " and may differ all the same in what they measure. Which trials missed the SLA, and which"
-        " came to the finals, rests on that"
+        f"the search's trials were measured on different machines ({each}), which were not all held"
+        " against one another: these are of one kind, and may differ all the same in what they"
+        " measure. Which trials missed the SLA, and which came to the finals, rests on that"
     )
 
 

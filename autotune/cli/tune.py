@@ -101,6 +101,12 @@ def executor_options(function: Any) -> Any:
             type=int,
             help="Ray: cores of a trial.  [default: 2, or its GPU's share of its machine]",
         ),
+        click.option(
+            "--slot-gpus",
+            type=int,
+            metavar="0|1",
+            help="Ray: GPUs of a trial; 0: cores alone.  [default: 1 where the cluster has any]",
+        ),
     )
     for option in reversed(options):
         function = option(function)
@@ -158,6 +164,7 @@ def command(  # noqa: PLR0913, PLR0917 - one for each option
     ray_address: str | None,
     slots: int | None,
     slot_cpus: int | None,
+    slot_gpus: int | None,
     **options: Any,
 ) -> int:
     """Run a study now, with progress, and export the pick.
@@ -165,7 +172,7 @@ def command(  # noqa: PLR0913, PLR0917 - one for each option
     A study file says everything; an ONNX model needs --qps and a latency limit, and is served on
     the embedded Triton by ONNX Runtime.
     """
-    ray = _on_ray(executor, address=ray_address, slots=slots, cpus=slot_cpus)
+    ray = _on_ray(executor, address=ray_address, slots=slots, cpus=slot_cpus, gpus=slot_gpus)
     run = partial(run_study, out=out, db=db, resume=resume, as_json=as_json, ray=ray)
     given = {key: value for key, value in options.items() if value not in (None, ())}
     if study.suffix in {".yaml", ".yml"}:
@@ -186,13 +193,23 @@ def command(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _on_ray(
-    executor: str, *, address: str | None, slots: int | None, cpus: int | None
+    executor: str,
+    *,
+    address: str | None,
+    slots: int | None,
+    cpus: int | None,
+    gpus: int | None,
 ) -> OnRay | None:
     if executor == "ray":
-        return OnRay(
-            address=address or Settings.from_environment().ray_address, slots=slots, cpus=cpus
-        )
-    for flag, value in (("--ray-address", address), ("--slots", slots), ("--slot-cpus", cpus)):
+        known = Settings.from_environment().ray_address if address is None else address
+        return OnRay(address=known, slots=slots, cpus=cpus, gpus=gpus)
+    given = {
+        "--ray-address": address,
+        "--slots": slots,
+        "--slot-cpus": cpus,
+        "--slot-gpus": gpus,
+    }
+    for flag, value in given.items():
         if value is not None:
             raise InputRefused(f"{flag} goes with --executor ray", value=value)
     return None

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.core.canary import changed
+from autotune.core.measurement import Measurement
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Kind:
@@ -20,7 +23,7 @@ class Kind:
     driver: str = ""
 
     def __str__(self) -> str:
-        cores = f"{self.cores} cores of {self.processor}"
+        cores = f"{counted(self.cores, 'core')} of {self.processor}"
         if not self.gpus:
             return cores
         return f"{', '.join(self.gpus)} (driver {self.driver or 'unknown'}) with {cores}"
@@ -47,3 +50,19 @@ def chosen(devices: Sequence[Kind], before: Mapping[str, Any] | None = None) -> 
         devices = [kind for kind in devices if kind.is_recorded(before)]
     counted = Counter(devices)
     return min(counted, key=lambda kind: (-counted[kind], str(kind)), default=None)
+
+
+def typical(canaries: Sequence[Measurement]) -> Measurement | None:
+    """Of one configuration, measured once on each device: that which most of the others do not
+    differ from by the canary's rule (see `autotune.core.canary.changed`), of equally many the
+    first. None where there is none."""
+
+    def like(one: Measurement) -> int:
+        return sum(changed(one, each) is None for each in canaries)
+
+    return max(canaries, key=like, default=None)
+
+
+def counted(many: int, noun: str) -> str:
+    """In words: ``1 node``, ``2 nodes``."""
+    return f"{many} {noun}" if many == 1 else f"{many} {noun}s"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.core.kinds import Kind, chosen
+from autotune.core.kinds import Kind, chosen, counted, typical
+from autotune.core.measurement import Measurement
+from tests.unit.made_trials import made_measurement
 
 SMALL = Kind(processor="p", cores=2)
 LARGE = Kind(processor="p", cores=4)
@@ -41,3 +43,26 @@ def test_the_driver_of_a_gpu_that_cores_are_not_measured_on_is_nothing_to_them()
 
 def test_without_devices_there_is_none() -> None:
     assert chosen([]) is None
+
+
+def at_most(rate: float) -> Measurement:
+    within = {"saturation_qps": (0.99 * rate, 1.01 * rate)}
+    return made_measurement(saturation=rate, within=within)
+
+
+def test_what_most_devices_measure_is_the_measure() -> None:
+    odd, one, other = at_most(200), at_most(100), at_most(101)
+    assert typical([odd, one, other]) is one
+    assert typical([one, odd, other]) is one
+
+
+def test_of_as_many_that_differ_the_first_is_the_measure() -> None:
+    first, second = at_most(100), at_most(200)
+    assert typical([first, second]) is first
+    assert typical([second, first]) is second
+    assert typical([]) is None
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(many, "core") for many in (0, 1, 2)] == ["0 cores", "1 core", "2 cores"]
+    assert str(Kind(processor="p", cores=1)) == "1 core of p"

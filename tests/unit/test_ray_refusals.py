@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
 
+from ray._private import worker
+
+from autotune.adapters.ray import cluster
 from autotune.adapters.ray.cluster import Devices, Node, connected, slot_for
 from autotune.adapters.ray.slots import Slot
 from autotune.bootstrap.executors import OnRay, open_study
@@ -121,6 +125,17 @@ def test_a_trial_needs_at_least_a_slot_and_a_core(options: dict[str, int]) -> No
         OnRay(**options)
 
 
+def test_a_trial_has_one_gpu_or_none() -> None:
+    with pytest.raises(InputRefused, match="--slot-gpus is 0 or 1"):
+        OnRay(gpus=2)
+
+
+def test_an_address_that_is_empty_is_not_taken_for_another() -> None:
+    with pytest.raises(InputRefused, match="--ray-address is empty") as refused:
+        OnRay(address="")
+    assert refused.value.next_step.startswith("auto: the cluster that this machine is part of")
+
+
 def node(name: str, **resources: float) -> Node:
     return Node(id=name, host=name, resources=resources)
 
@@ -135,7 +150,7 @@ def test_a_slot_is_a_gpu_with_its_share_of_the_cores_where_there_is_one() -> Non
 
 def test_only_the_nodes_of_the_kind_are_asked_for() -> None:
     kind = Kind(processor="p", cores=2)
-    devices = Devices(slot=Slot(cpus=2), kind=kind, nodes=("a", "b"), many=2)
+    devices = Devices(slot=Slot(cpus=2), kind=kind, nodes={"a": 1, "b": 1}, many=2)
     assert devices.selector() == {"ray.io/node-id": "in(a,b)"}
 
 
@@ -150,10 +165,36 @@ def test_what_is_no_port_is_refused_at_once(address: str) -> None:
     assert "from 1 to 65535" in refused.value.next_step
 
 
-def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
-    with socket.socket() as unheard:
-        unheard.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unheard.getsockname()[1]}"
-        with pytest.raises(InputRefused, match="no Ray cluster") as refused, connected(address):
-            pass
+@pytest.fixture
+def unheard() -> Iterator[str]:
+    """An address where nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once(unheard: str) -> None:
+    with pytest.raises(InputRefused, match="no Ray cluster") as refused, connected(unheard):
+        pass
     assert "refused" in refused.value.next_step
+
+
+def test_what_was_found_for_auto_is_named(unheard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", unheard)
+    with pytest.raises(InputRefused, match="no Ray cluster") as refused, connected("auto"):
+        pass
+    assert refused.value.value == f"auto, which is {unheard}"
+
+
+def test_a_lost_nodes_log_is_not_printed_on_the_users_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def printed(line: str) -> str:
+        lines = {"lines": [line], "pid": "raylet", "is_err": False}
+        worker.print_to_stdstream(lines, ignore_prefix=False)
+        return capsys.readouterr().out
+
+    assert "one is lost" in printed("one is lost"), "as Ray does it"
+    with cluster.hushed():
+        assert not printed("another is lost")
+    assert "a third is lost" in printed("a third is lost")

@@ -10,14 +10,20 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
 
-from autotune.adapters.ray import cluster
+from autotune.adapters.ray import cluster, errand
+from autotune.adapters.ray.cluster import Devices
+from autotune.adapters.ray.slots import Slot
 from autotune.bootstrap.executors import OnRay
-from autotune.bootstrap.ray_node import PLACE
-from autotune.bootstrap.ray_session import measured_on, open_on_ray
-from autotune.core.errors import Busy, InputRefused
+from autotune.bootstrap.ray_node import PLACE, Order
+from autotune.bootstrap.ray_session import RayVenue, measured_on, open_on_ray
+from autotune.bootstrap.shipping import Shipment
+from autotune.core.errors import AutotuneError, Busy, InputRefused
+from autotune.core.kinds import Kind
 from autotune.core.measurement import Measurement, Purpose
+from autotune.tuner.venue import Overseer, Readied
+from storage.store import SqlTrialStore
 from tests import onnx_models
-from tests.runner_bench import study
+from tests.runner_bench import ONE, study
 from tests.unit.made_trials import made_measurement, made_trial
 
 
@@ -83,3 +89,84 @@ def test_it_is_counted_on_which_machines_trials_were_measured() -> None:
         made_trial(3, made_measurement()),  # on this machine, by an earlier run
     ]
     assert measured_on(trials) == {"a": 1, "b": 2}
+
+
+KIND = Kind(processor="p", cores=1)
+
+
+class Begun(Exception):
+    """As far as the end of a study is looked at here."""
+
+
+def venue(tmp_path: Path, **sections: Any) -> RayVenue:
+    """Of a study whose two trials were measured on two machines by an earlier run."""
+    tmp_path.mkdir(exist_ok=True)
+    planned = study(**sections)
+    store = SqlTrialStore(str(tmp_path / "a.db"))
+    study_id = store.create_study("s", planned.definition, planned.digest)
+    for number, host in enumerate("ab"):
+        store.begin_trial(study_id, number, ONE)
+        store.add_measurement(study_id, number, at(f"{host}, process 1"))
+    slot = Slot(cpus=1)
+    return RayVenue(
+        order=Order(
+            shipment=Shipment(study=planned, names={}, archive=b""),
+            slot=slot,
+            kind=KIND,
+            out=tmp_path,
+            study_id=study_id,
+        ),
+        devices=Devices(slot=slot, kind=KIND, nodes={"a": 1}, many=1, alive=lambda: {"a"}),
+        store=store,
+        readied=Readied(compared="", instances=1, identity={}),
+        work=tmp_path,
+    )
+
+
+def told_at_the_end(
+    venue: RayVenue, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """What is said and warned before the end of the study begins on a device."""
+    said, warned = list[tuple[str, str]](), list[str]()
+
+    def begun(*_: object) -> None:
+        raise Begun
+
+    monkeypatch.setattr(errand, "run", begun)
+    overseer = Overseer(
+        say=lambda stage, text: said.append((stage, text)),
+        warn=warned.append,
+        decision=lambda: pytest.fail("nobody decides here"),
+        seconds_left=lambda: 0.0,
+        planned=2,
+    )
+    with pytest.raises(Begun):
+        venue.settle(overseer)
+    return said, warned
+
+
+def test_what_a_device_is_made_ready_for_is_said_as_the_study_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without, _ = told_at_the_end(venue(tmp_path / "0"), monkeypatch)
+    with_finals = venue(tmp_path / "1", finals={"candidates": 2})
+    assert without == [("confirm", "making one device ready to confirm the pick")]
+    said, _ = told_at_the_end(with_finals, monkeypatch)
+    assert said == [("finals", "making one device ready to compare the best")]
+
+
+def test_trials_of_machines_that_were_not_held_against_one_another_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, warned = told_at_the_end(venue(tmp_path), monkeypatch)
+    (warning,) = warned
+    assert "(1 on a, 1 on b), which were not all held against one another" in warning
+
+
+def test_how_many_are_measured_at_once_is_said_in_good_english(tmp_path: Path) -> None:
+    said: list[str] = []
+    ready = venue(tmp_path)
+    ready.prepare(lambda _stage, text: said.append(text))
+    assert said == ["1 trial side by side, each on 1 core of p"]
+    with pytest.raises(AutotuneError, match="it does not load"):
+        replace(ready, readied=AutotuneError("it does not load")).prepare(lambda *_: None)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
 
-from autotune.adapters.ray.trials import Bridge, Outcome
-from autotune.core.errors import OutputsDiffer
+from autotune.adapters.ray.cluster import Devices
+from autotune.adapters.ray.slots import Slot
+from autotune.adapters.ray.trials import (
+    Bridge,
+    Canary,
+    Outcome,
+    Stopping,
+    Suggesting,
+    Worker,
+    run,
+)
+from autotune.core.errors import AutotuneError, InputRefused, Interrupted, OutputsDiffer
+from autotune.core.kinds import Kind
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Trial, TrialState
 from search_spaces.candidate import Candidate
+from tests.fake_ray import FakeBench, FakeTune, at
 from tests.unit.made_trials import made_measurement
 
 
@@ -75,7 +88,7 @@ def test_a_trial_that_is_lost_with_its_device_is_the_next_to_be_begun() -> None:
     bridge.suggest("a")
     bridge.suggest("b")
     bridge.lost("a")
-    assert source.told == [("again", 0, "its device was lost")]
+    assert source.told == [("again", 0, "its device was lost, before it was ready")]
     asked = [bridge.suggest("c"), bridge.suggest("d")]
     assert [each and each.trial.number for each in asked] == [0, 2]
     assert set(bridge.under_way) == {"b", "c", "d"}
@@ -109,3 +122,143 @@ def test_what_ends_with_a_study_that_cannot_go_on_is_not_blamed() -> None:
     bridge.ended("a", Outcome(error=OutputsDiffer("other answers")))
     bridge.lost("b")
     assert source.told == []
+
+
+def test_a_device_that_is_lost_is_named_then_and_at_the_end() -> None:
+    source = Source(1)
+    bridge = Bridge(source)
+    bridge.suggest("a")
+    bridge.begun("a", at("lab-3"))
+    bridge.lost("a")
+    named = "its device was lost: lab-3, process 1 (10.0.0.1)"
+    assert source.told == [("again", 0, named)]
+    assert bridge.warnings == [f"trial 0: {named}"]
+
+
+# ---------------------------------------------------------------------- held against one another
+def devices(*benches: FakeBench) -> Devices:
+    names = {bench.name: 1 for bench in benches}
+    return Devices(
+        slot=Slot(cpus=1),
+        kind=Kind(processor="p", cores=1),
+        nodes=names,
+        many=len(names),
+        alive=lambda: names,
+    )
+
+
+def searched(
+    source: Source, *benches: FakeBench, before: Callable[[int], None] = lambda _: None
+) -> Bridge:
+    """All of a search, on these devices side by side."""
+    there = devices(*benches)
+    bridge = Bridge(source, many=there.many, there=there.there)
+    workers = [Worker(bench, at(bench.name), pause=lambda _: None) for bench in benches]
+
+    def tuner(*_: object) -> FakeTune:
+        return FakeTune(Suggesting(bridge), Stopping(bridge, there), workers, before)
+
+    run(bridge, benches[0], there, Path("unused"), tuner)
+    return bridge
+
+
+def ended(source: Source) -> dict[object, object]:
+    return {told[1]: told[2] for told in source.told if told[0] == "ended"}
+
+
+def all_ok(many: int) -> dict[object, object]:
+    return dict.fromkeys(range(many), TrialState.OK)
+
+
+def test_devices_that_measure_alike_all_measure_trials_and_their_canary_once() -> None:
+    one, other, source = FakeBench("one", [100]), FakeBench("other", [102]), Source(6)
+    bridge = searched(source, one, other)
+    assert (len(one.measured), len(other.measured)) == (3, 3)
+    assert (one.canaries, other.canaries) == (1, 1)
+    assert ended(source) == all_ok(6)
+    assert not bridge.warnings
+    assert bridge.alike == {"one, process 1, core 0", "other, process 1, core 0"}
+
+
+def test_what_a_device_of_the_kind_that_measures_otherwise_measures_is_not_taken() -> None:
+    one, odd, source = FakeBench("one", [100]), FakeBench("odd", [50]), Source(5)
+    bridge = searched(source, one, odd)
+    assert sorted(one.measured) == [0, 1, 2, 3, 4]
+    assert ended(source) == all_ok(5)
+    assert source.told.count(("measured", 1)) == 1, "what the odd one measured of it is not stored"
+    assert odd.canaries == 2, "a neighbour may have come by for a moment"
+    (warning,) = bridge.warnings
+    assert warning.startswith("odd, process 1, core 0 (10.0.0.1) measures otherwise than the study")
+    assert "100.0 to 50.0/s (-50%)" in warning
+    assert bridge.unlike == {"odd": 1}
+    assert bridge.alike == {"one, process 1, core 0"}
+
+
+def test_a_device_that_was_disturbed_for_a_moment_measures_trials_later() -> None:
+    one, other, source = FakeBench("one", [100]), FakeBench("other", [50, 100]), Source(5)
+    bridge = searched(source, one, other)
+    assert ended(source) == all_ok(5)
+    assert len(other.measured) > 1
+    assert not bridge.warnings
+
+
+def test_what_most_devices_measure_counts_though_another_was_ready_first() -> None:
+    odd, one, other = FakeBench("odd", [50]), FakeBench("one", [100]), FakeBench("other", [100])
+    source = Source(6)
+    bridge = searched(source, odd, one, other)
+    assert ended(source) == all_ok(6)
+    assert {*one.measured, *other.measured} == set(range(6))
+    assert bridge.unlike == {"odd": 1}
+
+
+def test_a_device_of_which_nothing_can_be_told_is_not_held_against_the_others() -> None:
+    one, other, source = FakeBench("one", [100]), FakeBench("other", [None]), Source(4)
+    bridge = searched(source, one, other)
+    assert other.measured
+    assert ended(source) == all_ok(4)
+    assert bridge.alike == {"one, process 1, core 0"}, "of the other it is not known"
+
+
+def test_no_more_trials_are_under_way_than_there_are_devices_for_them() -> None:
+    bridge = Bridge(Source(9), many=3, there=3)
+    for name in ("a", "b", "c"):
+        assert not bridge.full
+        bridge.suggest(name)
+        bridge.begun(name, at(name))
+    assert bridge.full
+    bridge.idles("a")
+    bridge.ended("b", Outcome(state=TrialState.OK))
+    assert not bridge.full
+    bridge.suggest("d")
+    assert bridge.full, "the first one's slot measures nothing"
+
+
+def test_where_only_devices_are_left_that_measure_otherwise_the_study_ends() -> None:
+    bridge = Bridge(Source(9), many=2, there=2)
+    bridge.suggest("a")
+    bridge.begun("a", at("odd"))
+    bridge.idles("a")
+    there = devices(FakeBench("odd", [1]))
+    stopping = Stopping(bridge, there)
+    stopping.look_again_at = 0.0
+    assert stopping.stop_all()
+    assert "but those that measure otherwise" in str(bridge.error)
+
+
+def test_a_device_that_cannot_be_made_ready_ends_the_study() -> None:
+    sick = FakeBench("sick", [100], fails=Canary(error=InputRefused("sick cannot be made ready")))
+    source = Source(3)
+    with pytest.raises(AutotuneError, match="sick cannot be made ready"):
+        searched(source, FakeBench("one", [100]), sick)
+    assert ("measured", 1) not in source.told
+
+
+def test_ctrl_c_on_a_cluster_ends_the_search_in_words_and_what_was_measured_is_told() -> None:
+    def pressed(reports: int) -> None:
+        if reports == 8:
+            raise KeyboardInterrupt  # Ray's own, without a word
+
+    source = Source(9)
+    with pytest.raises(Interrupted, match="stopped by a signal"):
+        searched(source, FakeBench("one", [100]), FakeBench("other", [100]), before=pressed)
+    assert ended(source) == all_ok(2)

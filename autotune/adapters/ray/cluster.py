@@ -8,28 +8,34 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
+from ray._private import services
+from ray._private import worker as driver
 from ray._raylet import GcsClient  # type: ignore[attr-defined] # compiled; as `ray health-check` asks
 from ray.exceptions import AuthenticationError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken, autotune_version, taken
+from autotune.adapters.ray import sources
+from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken, process_here, shown, taken
 from autotune.core.errors import AutotuneError, InputRefused, Interrupted
-from autotune.core.kinds import Kind, chosen
+from autotune.core.kinds import Kind, chosen, counted
 
+AUTO = "auto"
 LOCAL = "local"
 NODE_ID = "ray.io/node-id"
 HIGHEST_PORT = 65535
 CONNECT_S = 5.0
 PROBE_S = 60.0
 """How long a node may take to give its slots to those who look what they are."""
-SAID_S = 20.0
+SAID_S = 8.0
 """So long is waited for a slot without a word: a process comes up, and another's ends."""
+NAMED = 8
+"""How many nodes are named in a line."""
 _THERE = {"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}}
 """On the nodes. Ray would kill the guards of servers and loads, and nothing else that they started:
 what a guard would have ended and removed would be left (Python backends, shared memory)."""
@@ -37,28 +43,55 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def connected(address: str) -> Iterator[None]:
+def connected(address: str) -> Iterator[str]:
     """Be the driver of the cluster at ``address`` (``auto``: the one that runs here; ``local``: one
-    of this machine alone, for this time). What it started on the nodes ends with it."""
-    _refuse_client(address)
-    _refuse_silent(address)
+    of this machine alone, for this time); tells where it was found. What it started on the nodes
+    ends with it."""
     logging.getLogger("ray").setLevel(logging.CRITICAL + 1)
-    with _own_signals():
+    found = _found(address)
+    shown_as = address if found == address else f"{address}, which is {found}"
+    _refuse_client(found)
+    _refuse_silent(found, shown_as)
+    with hushed():
+        with _own_signals():
+            try:
+                ray.init(
+                    address=found,
+                    log_to_driver=False,
+                    logging_level=logging.CRITICAL + 1,
+                    configure_logging=False,
+                    include_dashboard=False if found == LOCAL else None,
+                    runtime_env=_THERE,
+                )
+            except (RayError, ConnectionError, OSError, RuntimeError, ValueError) as exc:
+                raise _no_cluster(shown_as, why(exc)) from exc
         try:
-            ray.init(
-                address=address,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL + 1,
-                configure_logging=False,
-                include_dashboard=False if address == LOCAL else None,
-                runtime_env=_THERE,
-            )
-        except (RayError, ConnectionError, OSError, RuntimeError, ValueError) as exc:
-            raise _no_cluster(address, why(exc)) from exc
+            yield found
+        finally:
+            ray.shutdown()
+
+
+def _found(address: str) -> str:
+    """Of ``auto`` what Ray takes for it: RAY_ADDRESS, else what `ray start` began here."""
+    if address != AUTO:
+        return address
+    try:
+        found: str = services.get_ray_address_from_environment(AUTO, None)
+    except ConnectionError as exc:
+        raise _no_cluster(address, why(exc)) from exc
+    return found
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Of a node that is lost Ray prints its daemon's last words on standard output, whatever
+    ``log_to_driver`` says: some fifty lines, of which ours says the one that matters."""
+    before = driver._worker_logs_enabled  # noqa: SLF001 - there is no option for it
+    driver._worker_logs_enabled = False  # noqa: SLF001
     try:
         yield
     finally:
-        ray.shutdown()
+        driver._worker_logs_enabled = before  # noqa: SLF001
 
 
 def _no_cluster(address: str, reason: str) -> InputRefused:
@@ -71,25 +104,25 @@ def _no_cluster(address: str, reason: str) -> InputRefused:
     )
 
 
-def _refuse_silent(address: str) -> None:
+def _refuse_silent(address: str, shown_as: str) -> None:
     """Ray itself tries for many minutes where nothing listens, or no token is right."""
     host, colon, port = address.rpartition(":")
     if not colon:
         return
     if not port.isdecimal() or not 0 < int(port) <= HIGHEST_PORT:
-        raise _no_cluster(address, f"a port is a number from 1 to {HIGHEST_PORT}")
+        raise _no_cluster(shown_as, f"a port is a number from 1 to {HIGHEST_PORT}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
         GcsClient(address=address)
     except AuthenticationError as exc:
         raise InputRefused(
             "this Ray cluster wants a token, and another than this process has",
-            value=address,
+            value=shown_as,
             next_step="set RAY_AUTH_MODE=token here and wherever `ray start` is called, with the"
             " head's ~/.ray/auth_token (or RAY_AUTH_TOKEN) on each machine",
         ) from exc
     except (OSError, RayError) as exc:
-        raise _no_cluster(address, why(exc)) from exc
+        raise _no_cluster(shown_as, why(exc)) from exc
 
 
 def _refuse_client(address: str) -> None:
@@ -153,46 +186,91 @@ def _listed() -> list[dict[str, Any]]:
 
 
 def slot_for(
-    found: Sequence[Node], cpus: int | None, before: Mapping[str, Any] | None = None
+    found: Sequence[Node],
+    cpus: int | None,
+    before: Mapping[str, Any] | None = None,
+    gpus: int | None = None,
 ) -> Slot:
     """What a trial is given: on resume what is recorded from ``before``, whatever nodes there are
     now; else a GPU where there is any, with its share of its node's cores; else two cores. Or as
-    many as ``cpus`` says."""
+    many as ``cpus`` says, and a GPU or none as ``gpus`` does."""
     if before and "cores" in before:
-        return Slot(cpus=cpus or int(before["cores"]), gpu=bool(before.get("gpus")))
+        has_gpu = bool(before.get("gpus")) if gpus is None else gpus > 0
+        return Slot(cpus=cpus or int(before["cores"]), gpu=has_gpu)
     with_gpus = [node for node in found if node.resources.get("GPU", 0) >= 1]
-    if not with_gpus:
+    if gpus == 0 or not (with_gpus or gpus):
         return Slot(cpus=cpus or 2)
     shares = [int(n.resources.get("CPU", 0) // n.resources["GPU"]) for n in with_gpus]
-    return Slot(cpus=cpus or max(1, min(shares)), gpu=True)
+    return Slot(cpus=cpus or max(1, min(shares, default=1)), gpu=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    """Where a process of a study is: on which ``node``, by Ray's id, at which ``address`` that is;
+    ``place`` names the host, the process and what of it is its own."""
+
+    node: str
+    address: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.address})"
+
+
+def at(place: str = "") -> At:
+    """Of this process, which is on a node."""
+    return At(
+        node=ray.get_runtime_context().get_node_id(),
+        address=ray.util.get_node_ip_address(),
+        place=place or process_here(),
+    )
+
+
+def _alive() -> set[str]:
+    return {node.id for node in nodes()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """The slots of one ``kind`` that a study uses: on which ``nodes``, by id, and how ``many`` in
-    all. ``left_alone`` says what is not used, and why; ``say`` tells who looks on."""
+    """The slots of one ``kind`` that a study uses: how many of each of the ``nodes``, by id, and
+    how ``many`` of them at once. ``left_alone`` says what is not used, and why; ``say`` tells who
+    looks on, ``alive`` which nodes live."""
 
     slot: Slot
     kind: Kind
-    nodes: tuple[str, ...]
+    nodes: Mapping[str, int]
     many: int
     left_alone: tuple[str, ...] = ()
     say: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    alive: Callable[[], Collection[str]] = field(default=_alive, compare=False)
+
+    @property
+    def there(self) -> int:
+        """How many there are, at once or not."""
+        return sum(self.nodes.values())
 
     def selector(self) -> dict[str, str]:
         """For Ray: one of these nodes."""
         return {NODE_ID: f"in({','.join(self.nodes)})"}
 
-    def refuse_gone(self) -> None:
-        """AutotuneError where none of the nodes lives any more."""
-        alive = {node.id for node in nodes()}
-        if not alive.intersection(self.nodes):
-            raise AutotuneError(
-                "no device of the kind that this study measures on is left in the Ray cluster",
-                value=str(self.kind),
-                next_step="what was measured is stored: when such a node is back, the same command"
-                " with --resume goes on",
-            )
+    def apart_from(self, nodes: Collection[str]) -> Devices:
+        """Without these nodes; with them where no other lives."""
+        others = {node: many for node, many in self.nodes.items() if node not in nodes}
+        return replace(self, nodes=others) if set(self.alive()).intersection(others) else self
+
+    def refuse_gone(self, unlike: Mapping[str, int] | None = None) -> None:
+        """AutotuneError where none of the nodes lives any more, or has a slot that may be used:
+        some are ``unlike`` the others, so many of each node."""
+        alive, unlike = set(self.alive()), unlike or {}
+        if any(node in alive and many > unlike.get(node, 0) for node, many in self.nodes.items()):
+            return
+        raise AutotuneError(
+            "no device of the kind that this study measures on is left in the Ray cluster"
+            + (", but those that measure otherwise" if alive.intersection(unlike) else ""),
+            value=str(self.kind),
+            next_step="what was measured is stored: when such a node is back, the same command"
+            " with --resume goes on",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,6 +298,7 @@ class Patience:
 def devices(
     *,
     cpus: int | None = None,
+    gpus: int | None = None,
     slots: int | None = None,
     before: dict[str, Any] | None = None,
     say: Callable[[str], None] = lambda _: None,
@@ -227,18 +306,39 @@ def devices(
     """Look what the nodes have, and choose one kind of it: the one that is recorded from ``before``
     on resume, else the most numerous. InputRefused where there is none."""
     found = nodes()
-    slot = slot_for(found, cpus, before)
+    slot = slot_for(found, cpus, before, gpus)
     holding = {node: slot.fit_into(node.resources) for node in found}
     holding = {node: many for node, many in holding.items() if many}
     if not holding:
-        raise InputRefused(
-            "no node of the Ray cluster has what a trial needs",
-            value=str(slot),
-            next_step="`ray status` tells what there is; --slot-cpus N sets how many cores a trial"
-            " is given",
-        )
-    say(f"looking at {len(holding)} nodes of the Ray cluster")
-    looked = _looked_at(holding, slot, say)
+        raise _too_small(slot, found)
+    say(f"looking at {counted(len(holding), 'node')} of the Ray cluster")
+    others = _with_other_code(list(holding), say)
+    holding = {node: many for node, many in holding.items() if node not in others}
+    refused = [
+        Looked(node=node, left_alone=_left_alone(node, told)) for node, told in others.items()
+    ]
+    return arranged([*refused, *_looked_at(holding, slot, say)], slot, before, slots, say)
+
+
+def _too_small(slot: Slot, found: Sequence[Node]) -> InputRefused:
+    have = [f"{node.host}: {shown(node.resources)}" for node in found]
+    more = [f"and {counted(len(have) - NAMED, 'more node')}"] if len(have) > NAMED else []
+    return InputRefused(
+        f"no node of the Ray cluster has what a trial needs, {slot}",
+        value="; ".join([*have[:NAMED], *more]),
+        next_step="`ray status` tells what there is; --slot-cpus N sets how many cores a trial is"
+        " given, --slot-gpus 0 that it needs no GPU",
+    )
+
+
+def arranged(
+    looked: Sequence[Looked],
+    slot: Slot,
+    before: Mapping[str, Any] | None,
+    slots: int | None,
+    say: Callable[[str], None],
+) -> Devices:
+    """What a study uses of the nodes that were ``looked`` at; see `devices`."""
     left_alone = [each.left_alone for each in looked if each.left_alone]
     usable = [(each, each.kind) for each in looked if each.kind is not None]
     kind = chosen([kind for each, kind in usable for _ in range(each.many)], before)
@@ -250,12 +350,17 @@ def devices(
         for each, other in usable
         if other != kind
     ]
-    used = [each for each, its in usable if its == kind]
-    many = sum(each.many for each in used)
+    used = {each.node.id: each.many for each, its in usable if its == kind}
+    many = sum(used.values())
+    if slots is not None and slots > many:
+        left_alone.append(
+            f"{counted(many, 'trial')} side by side, and not {slots} as --slots asks for: the"
+            f" cluster has {counted(many, 'slot')} of {slot} for this study"
+        )
     return Devices(
         slot=slot,
         kind=kind,
-        nodes=tuple(each.node.id for each in used),
+        nodes=used,
         many=many if slots is None else min(many, slots),
         left_alone=tuple(left_alone),
         say=say,
@@ -293,7 +398,7 @@ def judged(node: Node, many: int, seen: Sequence[Taken], lacking: str) -> Looked
     """Of a node's ``many`` slots those that were ``seen`` say what all are; ``lacking`` says why
     others were not."""
     if reason := _unusable(seen, lacking):
-        return Looked(node=node, left_alone=f"{node.host} is left alone: {reason}")
+        return Looked(node=node, left_alone=_left_alone(node, reason))
     less = f"{node.host}: {len(seen)} of its {many} slots are used ({lacking})"
     return Looked(
         node=node,
@@ -303,13 +408,14 @@ def judged(node: Node, many: int, seen: Sequence[Taken], lacking: str) -> Looked
     )
 
 
+def _left_alone(node: Node, reason: str) -> str:
+    return f"{node.host} is left alone: {reason}"
+
+
 def _unusable(seen: Sequence[Taken], lacking: str) -> str:
     if not seen:
         return f"it gave no slot ({lacking})"
-    ours = autotune_version()
     for each in seen:
-        if each.version != ours:
-            return f"it has autotune {each.version}, and this machine {ours}"
         if UNKNOWN_GPU in each.kind.gpus:
             return (
                 f"NVML does not tell what its GPU {each.gpu} is (`autotune doctor` there says more)"
@@ -323,6 +429,30 @@ def _unusable(seen: Sequence[Taken], lacking: str) -> str:
     return ""
 
 
+def _with_other_code(found: Sequence[Node], say: Callable[[str], None]) -> dict[Node, str]:
+    """Of the nodes those whose autotune is another than this machine's, or does not answer, and
+    why. Asked first, by what needs none of it there: else what comes back could not be read."""
+    look = ray.remote(sources.looking())
+    asked = {
+        node: look.options(
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        ).remote()
+        for node in found
+    }
+    ready = _wait(list(asked.values()), "node", say)
+    others: dict[Node, str] = {}
+    for node, answer in asked.items():
+        try:
+            if answer not in ready:
+                others[node] = f"it did not answer for {PROBE_S:g} s"
+            elif reason := sources.other_than_here(ray.get(answer)):
+                others[node] = reason
+        except RayError as exc:
+            others[node] = f"it did not answer ({why(exc)})"
+    return others
+
+
 def _looked_at(holding: Mapping[Node, int], slot: Slot, say: Callable[[str], None]) -> list[Looked]:
     """All GPUs of a node are looked at, at once, so that none is looked at twice; of its cores one
     slot is as another."""
@@ -334,10 +464,10 @@ def _looked_at(holding: Mapping[Node, int], slot: Slot, say: Callable[[str], Non
         asked = {
             node: [each.seen.remote(slot) for each in there] for node, there in looking.items()
         }
-        _wait([answer for there in asked.values() for answer in there], say)
+        ready = _wait([answer for there in asked.values() for answer in there], "slot", say)
         found: list[Looked] = []
         for node, answers in asked.items():
-            seen, lacking = _told(answers)
+            seen, lacking = _told(answers, [each for each in answers if each in ready])
             alike = seen if slot.gpu else seen * holding[node]
             found.append(judged(node, holding[node], alike, lacking))
         return found
@@ -347,21 +477,26 @@ def _looked_at(holding: Mapping[Node, int], slot: Slot, say: Callable[[str], Non
 
 
 @interruptible()
-def _wait(answers: list[Any], say: Callable[[str], None]) -> None:
+def _wait(answers: list[Any], what: str, say: Callable[[str], None]) -> Collection[Any]:
+    """The answers that came within `PROBE_S`, each from another of ``what``."""
+    if not answers:
+        return ()
     _, waiting = ray.wait(answers, num_returns=len(answers), timeout=SAID_S)
     if waiting:
         say(
-            f"{len(waiting)} of {len(answers)} slots are not free: waiting {PROBE_S - SAID_S:g} s"
-            " for them (`ray status` tells who has them)"
+            f"waiting {PROBE_S - SAID_S:g} s more for {counted(len(waiting), what)} of"
+            f" {len(answers)} (`ray status` tells who has them)"
         )
-        ray.wait(answers, num_returns=len(answers), timeout=PROBE_S - SAID_S)
+    ready, _ = ray.wait(
+        answers, num_returns=len(answers), timeout=PROBE_S - SAID_S if waiting else 0
+    )
+    return set(ready)
 
 
-def _told(answers: Sequence[Any]) -> tuple[list[Taken], str]:
+def _told(answers: Sequence[Any], ready: Collection[Any]) -> tuple[list[Taken], str]:
     """What came of looking, and why something did not."""
-    ready, waiting = ray.wait(list(answers), num_returns=len(answers), timeout=0)
     seen: list[Taken] = []
-    lacking = f"not free for {PROBE_S:g} s" if waiting else ""
+    lacking = f"not free for {PROBE_S:g} s" if len(ready) < len(answers) else ""
     for answer in ready:
         try:
             seen.append(ray.get(answer))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from autotune.adapters.ray.cluster import Devices, Patience, interruptible, why
+from autotune.adapters.ray.cluster import At, Devices, Patience, at, interruptible, why
 from autotune.adapters.ray.relay import Call, Offered, Relay, Reply, answered
 from autotune.core.errors import AutotuneError
 
@@ -25,59 +26,101 @@ class Errand:
     def __init__(self) -> None:
         self._relay = Relay()
 
-    def begin(self, work: Callable[[Relay], Any]) -> None:
+    def begin(self, work: Callable[[Relay], Any]) -> At:
         self._relay.begin(work)
+        return at()
 
     def exchange(self, reply: Reply | None) -> Call | Reply:
         return self._relay.exchange(reply)
 
 
-def run(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices: Devices) -> Any:
+class Hand(Protocol):
+    """Such an actor, as it is called from here. RayError where its device is lost, RayTaskError
+    where it could not do what it was asked for, KeyboardInterrupt where a signal came."""
+
+    def begin(self, work: Callable[[Relay], Any]) -> At:
+        """Begin it as soon as a slot is free; tells where that is."""
+
+    def exchange(self, reply: Reply | None) -> Call | Reply: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Hired:
+    """Implements `Hand` on one of the ``devices``."""
+
+    devices: Devices
+    _actor: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._actor = (
+            ray.remote(Errand)
+            .options(**self.devices.slot.of_actor, label_selector=self.devices.selector())
+            .remote()
+        )
+
+    def begin(self, work: Callable[[Relay], Any]) -> At:
+        where: At = self._got(self._actor.begin.remote(work), Patience(say=self.devices.say))
+        return where
+
+    def exchange(self, reply: Reply | None) -> Call | Reply:
+        message: Call | Reply = self._got(self._actor.exchange.remote(reply))
+        return message
+
+    def end(self) -> None:
+        ray.kill(self._actor)
+
+    def _got(self, answer: Any, patience: Patience | None = None) -> Any:
+        """The answer; meanwhile it is looked whether there is still a node that could give it. With
+        ``patience`` it is one that waits for nothing but a slot."""
+        while not ray.wait([answer], timeout=_LOOK_S)[0]:
+            self.devices.refuse_gone()
+            if patience is not None:
+                patience.waits()
+        return ray.get(answer)
+
+
+@interruptible()
+def run(
+    work: Callable[[Relay], Any],
+    objects: Mapping[str, Offered],
+    devices: Devices,
+    hire: Callable[[Devices], Hand] = Hired,
+) -> Any:
     """Do it on a device, and return what it came to; once more on another where a device is lost.
     What it raises passes. AutotuneError where devices are lost again and again, or none is left.
     """
-    for attempt in range(TRIES):
+    for attempt in range(1, TRIES + 1):
+        hand = hire(devices)
+        where: At | None = None
         try:
-            return _once(work, objects, devices)
+            where = hand.begin(work)
+            return _conducted(hand, objects)
         except RayTaskError as exc:
             raise AutotuneError(
-                "a device of the Ray cluster could not do what it was asked for",
+                f"{where or 'a device'}, of the Ray cluster, could not do what it was asked for",
                 value=why(exc),
                 next_step="is triton-autotune[ray] installed there as it is here?",
             ) from exc
         except RayError as exc:
             _log.warning(
-                "a device of the Ray cluster was lost (%s of %s): %s", attempt + 1, TRIES, exc
+                "a device of the Ray cluster was lost (%s of %s): %s",
+                attempt,
+                TRIES,
+                where or f"before it was ready, {why(exc)}",
             )
             devices.refuse_gone()
+        finally:
+            hand.end()
     raise AutotuneError(
         f"{TRIES} devices of the Ray cluster were lost one after another",
         next_step="what was measured is stored: the same command with --resume goes on",
     )
 
 
-def _once(work: Callable[[Relay], Any], objects: Mapping[str, Offered], devices: Devices) -> Any:
-    actor: Any = (
-        ray.remote(Errand)
-        .options(**devices.slot.of_actor, label_selector=devices.selector())
-        .remote()
-    )
-    try:
-        _got(actor.begin.remote(work), devices, Patience(say=devices.say))
-        message = _got(actor.exchange.remote(None), devices)
-        while isinstance(message, Call):
-            message = _got(actor.exchange.remote(answered(message, objects)), devices)
-        return message.get()
-    finally:
-        ray.kill(actor)
-
-
-@interruptible()
-def _got(answer: Any, devices: Devices, patience: Patience | None = None) -> Any:
-    """The answer; meanwhile it is looked whether there is still a node that could give it. With
-    ``patience`` it is one that waits for nothing but a slot."""
-    while not ray.wait([answer], timeout=_LOOK_S)[0]:
-        devices.refuse_gone()
-        if patience is not None:
-            patience.waits()
-    return ray.get(answer)
+def _conducted(hand: Hand, objects: Mapping[str, Offered]) -> Any:
+    message = hand.exchange(None)
+    while isinstance(message, Call):
+        message = hand.exchange(answered(message, objects))
+    return message.get()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,20 +39,24 @@ class Slot:
         return int(min(resources.get(key, 0.0) // need for key, need in self.resources.items()))
 
     def __str__(self) -> str:
-        return ", ".join(f"{need:g} {key}" for key, need in self.resources.items())
+        return shown(self.resources)
+
+
+def shown(resources: Mapping[str, float]) -> str:
+    """Of resources, as Ray counts them, the processor cores and the GPUs."""
+    gpus = resources.get("GPU", 0)
+    return f"{resources.get('CPU', 0):g} CPU" + (f", {gpus:g} GPU" if gpus else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """A slot on a node. ``pinned``: its cores, which no other slot of this machine has; none where
     the machine has not as many left, and slots share them, or where a control group's quota says
-    how much of them a container has. ``gpu`` is its id, as Ray gave it,
-    ``version`` that of autotune there."""
+    how much of them a container has. ``gpu`` is its id, as Ray gave it."""
 
     kind: Kind
     pinned: tuple[int, ...] = ()
     gpu: str = ""
-    version: str = ""
 
     @property
     def name(self) -> str:
@@ -65,11 +69,11 @@ class Taken:
     @property
     def place(self) -> str:
         """For people: where something was measured."""
-        host = machine.describe()["host"]
         parts = [f"GPU {self.gpu}"] if self.gpu else []
         if self.pinned:
-            parts.append(f"cores {', '.join(map(str, self.pinned))}")
-        return f"{host}, process {os.getpid()}" + "".join(f", {part}" for part in parts)
+            cores = "core" if len(self.pinned) == 1 else "cores"
+            parts.append(f"{cores} {', '.join(map(str, self.pinned))}")
+        return process_here() + "".join(f", {part}" for part in parts)
 
 
 @contextmanager
@@ -84,13 +88,12 @@ def taken(slot: Slot) -> Iterator[Taken]:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if slot.gpu else ""
         pinned = _pin(stack, slot.cpus)
-        yield Taken(
-            kind=_kind(slot, visible), pinned=pinned, gpu=visible, version=autotune_version()
-        )
+        yield Taken(kind=_kind(slot, visible), pinned=pinned, gpu=visible)
 
 
-def autotune_version() -> str:
-    return str(machine.describe()["versions"]["triton-autotune"])
+def process_here() -> str:
+    """Of this process, for people."""
+    return f"{machine.describe()['host']}, process {os.getpid()}"
 
 
 def _kind(slot: Slot, visible: str) -> Kind:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +17,10 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
-from autotune.adapters.ray.cluster import Devices, Patience, interruptible
+from autotune.adapters.ray.cluster import At, Devices, Patience, at, interruptible
+from autotune.core.canary import changed
 from autotune.core.errors import AutotuneError
+from autotune.core.kinds import typical
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Trial, TrialState
 from autotune.core.variants import VariantRecord
@@ -24,8 +28,13 @@ from autotune.ports import TrialSource
 
 LOSSES = 2
 """How often a trial is begun again on another device when its own is lost."""
+IDLE_S = 1.0
+"""How often a device that waits for the search's end looks whether it has come."""
 _ASKED = "asked"
-_OUTCOME = "outcome"
+_AT, _CANARY, _IDLE, _OUTCOME = "at", "canary", "idle", "outcome"
+"""What a device reports of a trial, in this order: where it is begun; before a device's first one
+what the configuration in service measures there; that the trial is not measured there; what came of
+it."""
 _LOOK_S = 5.0
 
 
@@ -35,10 +44,22 @@ _pickled: Callable[[object], bytes] = pickle.dumps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A trial to measure, and those that have ended ``so_far``."""
+    """A trial to measure, and those that have ended ``so_far``. ``reference``: what the
+    configuration in service measures on the study's other devices (None: it is not known yet)."""
 
     trial: Trial
     so_far: Sequence[Trial]
+    reference: Measurement | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """What the configuration in service measures on a device; None where that cannot be told, or
+    nobody asks. ``error`` ends the study: the device cannot be made ready."""
+
+    place: str = ""
+    measured: Measurement | None = None
+    error: AutotuneError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +80,9 @@ class Outcome:
 class Bench(Protocol):
     """What measures on a node; kept from trial to trial."""
 
+    def canary(self) -> Canary:
+        """Make the device ready, and measure the configuration in service on it."""
+
     def measure(self, asked: Asked) -> Outcome: ...
 
     def close(self) -> None: ...
@@ -70,42 +94,109 @@ class Order(Protocol):
     def open(self) -> Bench: ...
 
 
-class Measuring(tune.Trainable):
-    """One device: its server stays up from one trial to the next."""
+@dataclass(slots=True)
+class Worker:
+    """One process on one device: its server stays up from one trial to the next. A device whose
+    canary is not what the others' is, twice over, keeps its slot and measures nothing: else it
+    would be given to the next trial."""
 
-    def setup(self, config: dict[str, Any], order: Order | None = None) -> None:
-        assert order is not None, "given by tune.with_parameters"
-        self._order = order
-        self._bench: Bench | None = None
-        self._asked: bytes = config[_ASKED]
+    order: Order
+    where: At
+    pause: Callable[[float], None] = time.sleep
+    _bench: Bench | None = field(default=None, init=False)
+    _canary: Canary = field(default_factory=Canary, init=False)
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._asked = new_config[_ASKED]
-        return True
+    def reports(self, asked: Asked) -> Iterator[dict[str, Any]]:
+        """Of one trial; the last one is ``done``."""
+        yield {_AT: _pickled(self.where)}
+        bench = self._bench
+        if bench is None:
+            bench = self._bench = self.order.open()
+            yield self._looked(bench)
+        if self._canary.error is not None:
+            yield {_OUTCOME: _pickled(Outcome(error=self._canary.error)), "done": True}
+            return
+        if self._differs(asked):
+            yield self._looked(bench)  # once more: a neighbour may have come by for a moment
+        while self._differs(asked):
+            yield {_IDLE: True}
+            self.pause(IDLE_S)
+        yield {_OUTCOME: _pickled(bench.measure(asked)), "done": True}
 
-    def step(self) -> dict[str, Any]:
-        """All of a trial. Tune ends this actor where anything is raised, as where it is lost."""
-        if self._bench is None:
-            self._bench = self._order.open()
-        outcome = self._bench.measure(pickle.loads(self._asked))
-        return {_OUTCOME: _pickled(outcome), "done": True}
+    def _looked(self, bench: Bench) -> dict[str, Any]:
+        self._canary = bench.canary()
+        if self._canary.place:
+            self.where = replace(self.where, place=self._canary.place)
+        return {_AT: _pickled(self.where), _CANARY: _pickled(self._canary)}
 
-    def cleanup(self) -> None:
+    def _differs(self, asked: Asked) -> bool:
+        measured = self._canary.measured
+        if asked.reference is None or measured is None:
+            return False
+        return changed(asked.reference, measured) is not None
+
+    def close(self) -> None:
         if self._bench is not None:
             self._bench.close()
             self._bench = None
 
 
+class Measuring(tune.Trainable):
+    """A worker as Tune's actor. Tune ends it where anything is raised, as where it is lost."""
+
+    def setup(self, config: dict[str, Any], order: Order | None = None) -> None:
+        assert order is not None, "given by tune.with_parameters"
+        self._worker = Worker(order, at())
+        self.reset_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._reports = self._worker.reports(pickle.loads(new_config[_ASKED]))
+        return True
+
+    def step(self) -> dict[str, Any]:
+        return next(self._reports)
+
+    def cleanup(self) -> None:
+        self._worker.close()
+
+
 @dataclass(slots=True)
 class Bridge:
-    """The study's side: what is suggested and what comes of it."""
+    """The study's side: what is suggested and what comes of it. No more than ``many`` trials are
+    under way at once on the slots that are ``there``.
+
+    Each device measures the configuration in service before its first trial. With the first trial
+    that ends it is settled which of them measure alike (see `autotune.core.kinds.typical`); what
+    the others measure is not taken, and measured again on one of those."""
 
     source: TrialSource
     keep_variants: Callable[[Sequence[VariantRecord]], None] = lambda _: None
+    many: int = sys.maxsize
+    there: int = sys.maxsize
     error: Exception | None = None
+    over: bool = False
     under_way: dict[str, Trial] = field(default_factory=dict)
+    idle: dict[str, At] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    _at: dict[str, At] = field(default_factory=dict)
+    _canaries: dict[str, Measurement] = field(default_factory=dict)
+    _reference: Measurement | None = None
     _to_begin: list[Trial] = field(default_factory=list)
     _losses: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def full(self) -> bool:
+        return len(self.under_way) >= min(self.many, self.there - len(self.idle))
+
+    @property
+    def unlike(self) -> Counter[str]:
+        """How many slots of which node measure nothing."""
+        return Counter(where.node for where in self.idle.values())
+
+    @property
+    def alike(self) -> set[str]:
+        """The places that were found to measure alike."""
+        return {place for place in self._canaries if self._differs(place) is None}
 
     def more(self) -> bool:
         """Whether there is anything to measure, before the first trial is suggested."""
@@ -115,31 +206,59 @@ class Bridge:
         return first is not None
 
     def suggest(self, name: str) -> Asked | None:
-        """What was lost comes before what is new."""
+        """What was lost comes before what is new. Without anything under way None is the end."""
         trial = self._to_begin.pop(0) if self._to_begin else self.source.next()
         if trial is None:
+            self.over = not self.under_way
             return None
         self.under_way[name] = trial
-        return Asked(trial=trial, so_far=self.source.so_far())
+        return Asked(trial=trial, so_far=self.source.so_far(), reference=self._reference)
+
+    def begun(self, name: str, where: At) -> None:
+        self._at[name] = where
+
+    def looked(self, name: str, canary: Canary) -> None:
+        """At a device that was given the trial: its latest canary counts."""
+        if canary.measured is not None and canary.measured.intervals:
+            self._canaries[self._at[name].place] = canary.measured
+
+    def idles(self, name: str) -> None:
+        """The trial's device measures nothing any more."""
+        trial = self.under_way.pop(name, None)
+        if trial is None:
+            return
+        where = self.idle[name] = self._at[name]
+        told = self._otherwise(where)
+        self.warnings.append(f"{told}: none of its measurements was taken")
+        self._begin_again(trial, told)
 
     def lost(self, name: str) -> None:
         """The trial's device was lost: it is begun again, under another of Tune's names, unless
         that has happened too often."""
+        self.idle.pop(name, None)
+        where = self._at.pop(name, None)
         trial = self.under_way.pop(name, None)
         if trial is None or self.error is not None:
             return
+        told = "its device was lost" + (f": {where}" if where else ", before it was ready")
+        self.warnings.append(f"trial {trial.number}: {told}")
         self._losses[trial.number] += 1
         if self._losses[trial.number] > LOSSES:
             why = f"its device was lost {LOSSES + 1} times"
             self.source.ended(trial.number, TrialState.INVALID, why)
             return
-        self._to_begin.append(trial)
-        self.source.again(trial.number, "its device was lost")
+        self._begin_again(trial, told)
 
     def ended(self, name: str, outcome: Outcome) -> None:
         trial = self.under_way.pop(name, None)
+        where = self._at.pop(name, None)
         if trial is None:
             return
+        if outcome.error is None:
+            self._settle_reference()
+            if where is not None and self._differs(where.place) is not None:
+                self._begin_again(trial, self._otherwise(where))
+                return
         self.keep_variants(outcome.variants)
         for measurement in outcome.measurements:
             self.source.measured(trial.number, measurement)
@@ -150,6 +269,32 @@ class Bridge:
             return
         self.source.ended(trial.number, outcome.state, outcome.reason, outcome.took_s)
 
+    def _begin_again(self, trial: Trial, reason: str) -> None:
+        self._to_begin.append(trial)
+        self.source.again(trial.number, reason)
+
+    def _settle_reference(self) -> None:
+        if self._reference is None:
+            chosen = typical(list(self._canaries.values()))
+            self._reference = chosen and _light(chosen)
+
+    def _differs(self, place: str) -> str | None:
+        mine = self._canaries.get(place)
+        if self._reference is None or mine is None:
+            return None
+        return changed(self._reference, mine)
+
+    def _otherwise(self, where: At) -> str:
+        return (
+            f"{where} measures otherwise than the study's other devices: the configuration in"
+            f" service goes from {self._differs(where.place)} there"
+        )
+
+
+def _light(measured: Measurement) -> Measurement:
+    """Without its single requests, which nobody compares."""
+    return replace(measured, load=replace(measured.load, samples=None, histogram=""))
+
 
 class _NotKept:
     """Tune keeps copies of it for a resumption of its own; a study is resumed from its store."""
@@ -158,7 +303,7 @@ class _NotKept:
         return {}
 
 
-class _Suggesting(_NotKept, Searcher):
+class Suggesting(_NotKept, Searcher):
     """Asks the bridge. What goes wrong there is kept and ends the run: Tune blames the trial."""
 
     def __init__(self, bridge: Bridge) -> None:
@@ -166,26 +311,40 @@ class _Suggesting(_NotKept, Searcher):
         self._bridge = bridge
 
     def suggest(self, trial_id: str) -> Any:
-        if self._bridge.error is not None:
+        bridge = self._bridge
+        if bridge.error is not None:
+            return Searcher.FINISHED
+        if bridge.full:
             return None
-        try:
-            asked = self._bridge.suggest(trial_id)
-        except Exception as exc:  # noqa: BLE001 - raised again where the run ends
-            self._bridge.error = exc
-            return None
-        if asked is not None:
-            return {_ASKED: _pickled(asked)}
-        return None if self._bridge.under_way else Searcher.FINISHED
+        with self._keeping():
+            asked = bridge.suggest(trial_id)
+            if asked is not None:
+                return {_ASKED: _pickled(asked)}
+        return Searcher.FINISHED if bridge.over or bridge.error is not None else None
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        with self._keeping():
+            if _AT in result:
+                self._bridge.begun(trial_id, pickle.loads(result[_AT]))
+            if _CANARY in result:
+                self._bridge.looked(trial_id, pickle.loads(result[_CANARY]))
+            if _IDLE in result:
+                self._bridge.idles(trial_id)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         told = None if error or result is None else result.get(_OUTCOME)
-        try:
+        with self._keeping():
             if told is None:
                 self._bridge.lost(trial_id)
             else:
                 self._bridge.ended(trial_id, pickle.loads(told))
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as exc:  # noqa: BLE001 - raised again where the run ends
             self._bridge.error = exc
 
@@ -194,31 +353,33 @@ class _Suggesting(_NotKept, Searcher):
     def restore(self, checkpoint_path: str) -> None: ...
 
 
-class _Stopping(_NotKept, Stopper):
-    """Ends the run when something went wrong, or when no device is left."""
+class Stopping(_NotKept, Stopper):
+    """Ends the run when something went wrong, or no device is left; or when it is over, though a
+    device that measures nothing still has its slot."""
 
     def __init__(self, bridge: Bridge, devices: Devices) -> None:
         self._bridge = bridge
         self._devices = devices
-        self._next_look = time.monotonic() + _LOOK_S
+        self.look_again_at = time.monotonic() + _LOOK_S
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
         return False
 
     def stop_all(self) -> bool:
-        if self._bridge.error is None and time.monotonic() > self._next_look:
-            self._next_look = time.monotonic() + _LOOK_S
+        if self._bridge.error is None and time.monotonic() > self.look_again_at:
+            self.look_again_at = time.monotonic() + _LOOK_S
             try:
-                self._devices.refuse_gone()
+                self._devices.refuse_gone(self._bridge.unlike)
             except AutotuneError as exc:
                 self._bridge.error = exc
-        return self._bridge.error is not None
+        return self._bridge.over or self._bridge.error is not None
 
 
 class _Waiting(_NotKept, tune.Callback):
     """Says that no trial has a slot."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, bridge: Bridge, patience: Patience) -> None:
+        self._bridge = bridge
         self._patience = patience
 
     def on_step_begin(
@@ -227,13 +388,26 @@ class _Waiting(_NotKept, tune.Callback):
         trials: list[Any],
         **info: Any,  # noqa: ARG002
     ) -> None:
-        if any(trial.status == trial.RUNNING for trial in trials):
+        idle = self._bridge.idle
+        if any(trial.status == trial.RUNNING and trial.trial_id not in idle for trial in trials):
             self._patience.begun()
         else:
             self._patience.waits()
 
 
-def run(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> None:
+class Fitting(Protocol):
+    """What is used of a `ray.tune.Tuner`."""
+
+    def fit(self) -> object: ...
+
+
+def run(
+    bridge: Bridge,
+    order: Order,
+    devices: Devices,
+    folder: Path,
+    tuner: Callable[[Bridge, Order, Devices, Path], Fitting] | None = None,
+) -> None:
     """Measure until the source has no more. Tune's own files go to ``folder``. What went wrong on
     this side, or ends the study, is raised."""
     if not bridge.more():
@@ -241,7 +415,7 @@ def run(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> None:
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(devices.many)
     try:
         with interruptible():
-            _tuner(bridge, order, devices, folder).fit()
+            (tuner or _tuner)(bridge, order, devices, folder).fit()
     except Exception as exc:
         raise bridge.error or _failed(exc) from exc
     if bridge.error is not None:
@@ -256,9 +430,8 @@ def _tuner(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> tune
     return tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
-            search_alg=_Suggesting(bridge),
+            search_alg=Suggesting(bridge),
             num_samples=-1,
-            max_concurrent_trials=devices.many,
             reuse_actors=True,
             trial_name_creator=lambda trial: str(trial.trial_id),
             trial_dirname_creator=lambda trial: str(trial.trial_id),
@@ -267,8 +440,8 @@ def _tuner(bridge: Bridge, order: Order, devices: Devices, folder: Path) -> tune
             name="tune",
             storage_path=str(folder),
             verbose=0,
-            callbacks=[_Waiting(Patience(say=devices.say))],
-            stop=_Stopping(bridge, devices),
+            callbacks=[_Waiting(bridge, Patience(say=devices.say))],
+            stop=Stopping(bridge, devices),
             # Counted by the bridge: Tune gives up a kept actor's next trial when the actor has
             # died meanwhile, however often it may fail.
             failure_config=tune.FailureConfig(max_failures=0),
