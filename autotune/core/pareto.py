@@ -44,10 +44,12 @@ def pareto_front(
         second = table.costs[ordered, 1]
         ordered = ordered[second <= np.minimum.accumulate(second)]
     front: list[int] = []
-    kept = _Table(np.empty((2, len(ordered), table.costs.shape[1])))
+    shape = (len(ordered), table.costs.shape[1])
+    kept = _Table(costs=np.empty(shape), reaches=np.empty(shape))
     for index in ordered:
-        if not _dominated(table[[index]], kept[: len(front)]):
-            kept.values[:, len(front)] = table.values[:, index]
+        if not _dominated(table.some([index]), kept.some(slice(len(front)))):
+            kept.costs[len(front)] = table.costs[index]
+            kept.reaches[len(front)] = table.reaches[index]
             front.append(int(index))
     return sorted(front)
 
@@ -57,7 +59,7 @@ def dominates(
 ) -> bool:
     """Whether ``one`` is at least as good as ``other`` everywhere and better somewhere."""
     table = _Table.of([one, other], maximize, reach or {})
-    return _dominated(table[[1]], table[[0]])
+    return _dominated(table.some([1]), table.some([0]))
 
 
 def distance_to_utopia(points: Sequence[Point], maximize: Sequence[bool]) -> list[float]:
@@ -83,12 +85,13 @@ def _costs(points: Sequence[Point], maximize: Sequence[bool]) -> NDArray[np.floa
     return table * np.where(maximize, -1.0, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """``values`` has shape (2, points, dimensions): costs, of which less is better, and up to which
-    cost another point is no worse."""
+    """Both of shape (points, dimensions), less is better: the ``costs``, and up to which cost
+    another point is no worse. A dimension with a reach is the last."""
 
-    values: NDArray[np.float64]
+    costs: NDArray[np.float64]
+    reaches: NDArray[np.float64]
 
     @classmethod
     def of(
@@ -99,18 +102,10 @@ class _Table:
         for dimension, upto in reach.items():
             reaches[:, dimension] = [upto(float(cost)) for cost in costs[:, dimension]]
         last = sorted(range(costs.shape[1]), key=lambda dimension: dimension in reach)
-        return cls(np.stack([costs[:, last], reaches[:, last]]))
+        return cls(costs=costs[:, last], reaches=reaches[:, last])
 
-    @property
-    def costs(self) -> NDArray[np.float64]:
-        return self.values[0]
-
-    @property
-    def reaches(self) -> NDArray[np.float64]:
-        return self.values[1]
-
-    def __getitem__(self, chosen: slice | list[int]) -> _Table:
-        return _Table(self.values[:, chosen])
+    def some(self, chosen: slice | list[int]) -> _Table:
+        return _Table(costs=self.costs[chosen], reaches=self.reaches[chosen])
 
 
 def _dominated(point: _Table, others: _Table) -> bool:
