@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.adapters.machine import SystemClock
 from autotune.bootstrap.comparing import compare_stored
+from autotune.bootstrap.edits import edited_since, is_another_machines
 from autotune.bootstrap.named_files import refuse_elsewhere
 from autotune.bootstrap.notices import deliver_waiting, notify
 from autotune.bootstrap.promotions import promote_now, propose_now
@@ -24,7 +25,7 @@ from autotune.core.decision import Decision
 from autotune.core.drift import Observation, circumstances, same
 from autotune.core.errors import AutotuneError
 from autotune.core.notices import Event
-from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.promotions import Edited, Promotion, PromotionState, Target
 from autotune.core.records import HELD, StudyRecord, StudyState
 from autotune.core.schedules import NightRun, RunState, Schedule
 from autotune.core.study import Launch, Study
@@ -48,6 +49,7 @@ from autotune.retune.past import (
     looked_back_on,
     worth_asking_first,
 )
+from autotune.retune.promote import MACHINE
 from autotune.studyfile import read_definition
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
@@ -155,6 +157,19 @@ def until(deadline: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InService:
+    """What a night begins with: the ``champion``, in the space's words (None: what the study
+    finds), what was ``promoted``, and what somebody has ``edited`` of it since, which is
+    ``measured`` where it is the champion. ``unseen``: why it could not be looked at."""
+
+    champion: Candidate | None = None
+    promoted: Candidate | None = None
+    edited: Edited | None = None
+    measured: bool = False
+    unseen: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Work:
     """Implements `autotune.retune.nightly.Work` on real servers, load and storage. ``minutes`` says
@@ -207,20 +222,23 @@ class _Work:
     def _plan(self, present: Present, weigh: Weigh, begun: StudyRecord | None) -> Plan:
         pasts = self._pasts(None if begun is None else begun.id)
         known = known_trials(self.study.definition, pasts, present.environment)
-        champion = self._champion(present.found)
+        service = self._in_service(present.found)
         return Plan(
-            champion=champion,
+            champion=service.champion,
             known=known,
-            first=worth_asking_first(self.study, known, champion or present.found),
-            stop_after=lambda trial: self._weighed(trial, pasts, weigh),
+            first=worth_asking_first(self.study, known, service.champion or present.found),
+            stop_after=lambda trial: self._weighed(trial, pasts, weigh, service),
             minutes=self.minutes(self.study),
         )
 
-    def _weighed(self, trial: Trial, pasts: Sequence[Past], weigh: Weigh) -> str | None:
+    def _weighed(
+        self, trial: Trial, pasts: Sequence[Past], weigh: Weigh, service: _InService
+    ) -> str | None:
         if trial.number != CHAMPION or self._study_id is None:
             return None
         record = self.store.trials.study(str(self._study_id))
         here = circumstances(record.environment, record.definition)
+        seen = self._before(trial.candidate, pasts, here, service)
         return weigh(
             Weighing(
                 trial=self._sampled(record.id, CHAMPION) or trial,
@@ -228,17 +246,30 @@ class _Work:
                 study_id=record.id,
                 environment=here,
                 pasts=pasts,
-                before=self._before(trial.candidate, pasts, here),
+                before=None if seen is None else self._observed(*seen),
+                edited=service.edited,
+                measured=service.measured,
+                replaced=seen is not None and seen[1].candidate != trial.candidate,
+                unseen=service.unseen,
             )
         )
 
     def _before(
-        self, champion: Candidate, pasts: Sequence[Past], here: Mapping[str, Any]
-    ) -> Observation | None:
-        seen = last_seen(champion, self.study.definition, pasts, here)
-        if seen is None:
-            return None
-        past, trial = seen
+        self,
+        champion: Candidate,
+        pasts: Sequence[Past],
+        here: Mapping[str, Any],
+        service: _InService,
+    ) -> tuple[Past, Trial] | None:
+        """Where the champion was measured last; of one that somebody has changed, that or where
+        what was promoted was, whichever is later."""
+        definition = self.study.definition
+        candidates = (service.promoted, champion) if service.measured else (champion,)
+        found = [last_seen(each, definition, pasts, here) for each in candidates if each]
+        seen = [each for each in found if each is not None]
+        return min(seen, key=lambda each: _rank(each, pasts, here), default=None)
+
+    def _observed(self, past: Past, trial: Trial) -> Observation | None:
         sampled = self._sampled(past.record.id, trial.number)
         there = circumstances(past.record.environment, past.record.definition)
         return Observation.of(sampled, past.record.id, there)
@@ -247,18 +278,49 @@ class _Work:
         """A trial with the raw times of its requests."""
         return numbered(self.store.trials.trials(study_id, samples=True), number)
 
-    def _champion(self, found: Candidate) -> Candidate | None:
-        """What was promoted last, in the space's words; None where nothing was, or where the study
-        finds its model in the place that it was promoted to."""
-        if _found_there(self.study, self.schedule.target):
-            return None
+    def _in_service(self, found: Candidate) -> _InService:
+        """The champion is what was promoted last, or what somebody has made of it since where the
+        space can say that; what is found where the study finds its model in the place that was
+        promoted to, or nothing was promoted."""
         promotion = self.store.promotions.champion(self.study.model.name, self.schedule.target)
         if promotion is None:
+            return _InService()
+        if (unseen := self._elsewhere(promotion)) is not None:
+            return _InService(unseen=unseen)
+        edited, unseen = self._looked_at(promotion)
+        promoted = self._in_the_space(Candidate.from_json(promotion.candidate), found)
+        if _found_there(self.study, promotion.target):
+            measured = edited is not None
+            return _InService(promoted=promoted, edited=edited, measured=measured, unseen=unseen)
+        changed = None if edited is None else edited.candidate
+        return _InService(
+            champion=promoted if changed is None else self._in_the_space(changed, found),
+            promoted=promoted,
+            edited=edited,
+            measured=changed is not None,
+            unseen=unseen,
+        )
+
+    def _elsewhere(self, promotion: Promotion) -> str | None:
+        """Of a promotion to a directory that is not this one, though it is called the same."""
+        if not is_another_machines(self.store, promotion):
             return None
-        promoted = Candidate.from_json(promotion.candidate)
-        if self.study.space.contains(promoted):
-            return promoted
-        whole = found.replacing(**promoted.values)
+        return (
+            f"promotion {promotion.id} was made by {promotion.detail.get(MACHINE)}, to another"
+            f" directory of the same path, {promotion.target}"
+        )
+
+    def _looked_at(self, promotion: Promotion) -> tuple[Edited | None, str]:
+        """What was changed since, and why that is not known."""
+        try:
+            return edited_since(self.store, promotion, self.study), ""
+        except (AutotuneError, OSError) as exc:
+            return None, exc.rule if isinstance(exc, AutotuneError) else str(exc)
+
+    def _in_the_space(self, candidate: Candidate, found: Candidate) -> Candidate:
+        if self.study.space.contains(candidate):
+            return candidate
+        whole = found.replacing(**candidate.values)
         return self.study.space.project(whole) or whole
 
     # ------------------------------------------------------------------------------------ the past
@@ -366,6 +428,14 @@ class _Work:
         if state in (PromotionState.DONE, PromotionState.FAILED):  # by an earlier attempt
             return self.store.promotions.promotion(promotion_id)
         return promote_now(self.store, promotion_id, by=self.at.by, listen=self.at.listen)
+
+
+def _rank(
+    seen: tuple[Past, Trial], pasts: Sequence[Past], here: Mapping[str, Any]
+) -> tuple[bool, int, int]:
+    """On the same hardware first, then the latest, and there the champion's."""
+    past, trial = seen
+    return not same(past.environment, here, HARDWARE), list(pasts).index(past), trial.number
 
 
 def _tonight(

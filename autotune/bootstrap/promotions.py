@@ -24,6 +24,7 @@ from autotune.bootstrap.releases import (
     export_release,
     folder_of,
     in_service,
+    is_shared,
     known_configs,
     normalized,
     place,
@@ -280,15 +281,11 @@ class _Elsewhere(Busy):
     """What a promotion replaced is on another machine."""
 
 
-def _is_shared(store: ServiceStore) -> bool:
-    return store.engine.dialect.name == "postgresql"
-
-
 def _refuse_elsewhere(store: ServiceStore, promotion: Promotion, stack: ExitStack) -> None:
     """On a database that several machines may share: where another one has begun it, and there is
     no trace of it here, as there is in a directory that both have."""
     machine = str(promotion.detail.get(MACHINE, ""))
-    if not _is_shared(store) or machine in ("", Settings.from_environment().machine):
+    if not is_shared(store) or machine in ("", Settings.from_environment().machine):
         return
     with suppress(InputRefused):
         if place(promotion.target, stack, known=None).begun(label_of(promotion)):

@@ -36,6 +36,7 @@ from loadgen.driver import LocustDriver
 from loadgen.inputs import build_samples
 from loadgen.sizing import Sizing
 from search_spaces.candidate import VARIANT, Candidate
+from storage.service import ServiceStore
 
 BRINGS, FOUND, NATIVE, SENDS = "brings", "found", "native", "sends"
 """Keys of a promotion's detail: what it brings, and what its study found (see `Contents`); whether
@@ -265,20 +266,25 @@ def known_configs(
     was promoted there, and, where that does not outlast a restart of the server, what had been
     found before it."""
     remote = study.server.launch is Launch.REMOTE
-    known = [_known(found, completed=remote)]
+    known = [known_of(found, completed=remote)]
     for each in reversed(promoted):
-        known.append(_known(Contents.from_json(each.detail.get(BRINGS))))
+        known.append(known_of(Contents.from_json(each.detail.get(BRINGS))))
         before = None if lasting else each.detail.get(FOUND)
-        known.append(_known(Contents.from_json(before), completed=True))
+        known.append(known_of(Contents.from_json(before), completed=True))
     return [each for each in known if each.configs]
 
 
-def _known(contents: Contents, *, completed: bool = False) -> Known:
+def known_of(contents: Contents, *, completed: bool = False) -> Known:
     texts = contents.configs
     configs = {name: parse(text, f"{name}/{CONFIG_FILE}") for name, text in texts.items()}
     for name, config in configs.items():
         config.name = name
     return Known(configs=configs, files=contents.files, completed=completed)
+
+
+def is_shared(store: ServiceStore) -> bool:
+    """Whether several machines may have this database."""
+    return store.engine.dialect.name == "postgresql"
 
 
 # --------------------------------------------------------------------------------- shadow check

@@ -128,8 +128,8 @@ class Shift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Something that changed between two measurements. ``kind``: model, triton, packages,
-    hardware, gpu, driver, cuda, clocks, neighbours, traffic, kernel, host or autotune."""
+    """Something that changed between two measurements. ``kind``: edited (by hand), model, triton,
+    packages, hardware, gpu, driver, cuda, clocks, neighbours, traffic, kernel, host or autotune."""
 
     kind: str
     words: str
@@ -218,9 +218,17 @@ class Drift:
         return plain
 
 
-def drift_between(before: Observation, after: Observation, sla: Sla, *, timeout_s: float) -> Drift:
+def drift_between(
+    before: Observation,
+    after: Observation,
+    sla: Sla,
+    *,
+    timeout_s: float,
+    also: Sequence[Cause] = (),
+) -> Drift:
     """Hold the latencies of the SLA and the saturation throughput against each other. A request
-    without a good answer counts with ``timeout_s``."""
+    without a good answer counts with ``timeout_s``. ``also``: causes known beside what is recorded
+    of the two."""
     latencies = (
         _paired(percentile, before.first, after.first, timeout_s)
         or _shift(f"p{percentile:g}_ms", before, after)
@@ -234,7 +242,7 @@ def drift_between(before: Observation, after: Observation, sla: Sla, *, timeout_
         since=before.study_id,
         since_at=before.at,
         shifts=shifts,
-        causes=causes(before, after, worse=worse) if drifted else (),
+        causes=(*also, *causes(before, after, worse=worse)) if drifted else (),
     )
 
 

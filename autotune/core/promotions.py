@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core.errors import InputRefused
+from search_spaces.candidate import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,30 @@ class Promotion:
     applied_at: float | None = None
     reason: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """What is in service at ``target`` is not what ``promotion`` (its number) left there: ``words``
+    in a line, and the ``diff`` from what was promoted. ``candidate`` is what is there in the words
+    of a study's space; None where these cannot say it. ``lasting``: what was promoted outlasts a
+    restart of the server, so that somebody has changed it."""
+
+    promotion: int
+    target: str
+    words: str
+    diff: str
+    lasting: bool = True
+    candidate: Candidate | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "promotion": self.promotion,
+            "target": self.target,
+            "words": self.words,
+            "diff": self.diff,
+            "candidate": None if self.candidate is None else self.candidate.to_json(),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

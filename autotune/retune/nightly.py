@@ -22,7 +22,7 @@ from autotune.core.errors import AutotuneError, InputRefused, Interrupted, LoadF
 from autotune.core.judged import Judged, judge_trial
 from autotune.core.notices import Event
 from autotune.core.plain import finite
-from autotune.core.promotions import Promotion, PromotionState
+from autotune.core.promotions import Edited, Promotion, PromotionState
 from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule, news
 from autotune.core.sla import Outcome as Kept
 from autotune.core.study import PickRule, Study
@@ -30,6 +30,7 @@ from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import Clock
 from autotune.retune import telling
 from autotune.retune.past import Past, settled
+from autotune.retune.promote import unsure
 from autotune.service_ports import ScheduleStore
 from search_spaces.candidate import Candidate
 
@@ -42,8 +43,8 @@ _AROUND_RUN_S = 4.0
 _START_S = 20.0
 LOOKED_BACK = 50
 """So many runs are looked back on for what was told already."""
-DRIFT_TOLD = "drift_told"
-"""The key of a night's summary that says so."""
+DRIFT_TOLD, EDIT_TOLD = "drift_told", "edit_told"
+"""The keys of a night's summary that say so."""
 
 Tell: TypeAlias = Callable[[Event, str, str, Mapping[str, Any]], None]
 """Puts a notice into the outbox: event, title, text, and all of it as plain data."""
@@ -57,7 +58,11 @@ class WindowOver(Interrupted):
 class Weighing:
     """The champion's trial, just measured in study ``study_id`` on what ``environment`` tells; the
     studies before it, newest first; and how it was measured ``before`` (None: never, under this
-    workload)."""
+    workload).
+
+    ``edited``: what is in service is not what was promoted. Where it could be ``measured``, it is
+    the trial's, and ``before`` may be of what was promoted: ``replaced`` says so. ``unseen``: why
+    what is in service could not be looked at."""
 
     trial: Trial
     study: Study
@@ -65,6 +70,10 @@ class Weighing:
     environment: Mapping[str, Any]
     pasts: Sequence[Past]
     before: Observation | None
+    edited: Edited | None = None
+    measured: bool = False
+    replaced: bool = False
+    unseen: str = ""
 
 
 Weigh: TypeAlias = Callable[[Weighing], str | None]
@@ -111,6 +120,17 @@ class Work(Protocol):
         """Put it into service, or leave there what was."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Became:
+    """What came of a challenger that won. ``unsure``: it is in service, and its check there left
+    open whether it keeps its SLA."""
+
+    outcome: Outcome
+    promotion_id: int | None = None
+    note: str = ""
+    unsure: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Night:
     """Carries out ``run`` of ``schedule``, whose study tunes ``model``. ``window`` is what a
@@ -149,7 +169,15 @@ class Night:
         except Exception as exc:
             self._failed(exc)
             raise
-        return self._ended(RunState.DONE, why, outcome)
+        return self._ended(RunState.DONE, "; ".join((why, *self._of_the_target())), outcome)
+
+    def _of_the_target(self) -> list[str]:
+        """What is in service there, where that is not the champion, or is not known."""
+        edited, unseen = self._summary.get("edited"), self._summary.get("unseen")
+        told = [f"what is in service could not be looked at: {unseen}"] if unseen else []
+        if edited:
+            told.append(telling.not_promoted(edited["target"], edited["words"]))
+        return told
 
     @property
     def deadline(self) -> float | None:
@@ -204,7 +232,19 @@ class Night:
         return self._challenged(tonight, pick, trials, comparisons)
 
     def weigh(self, weighing: Weighing) -> str | None:
-        """Tell of a drift, and whether the champion still wins."""
+        """Tell of a drift, and of what somebody changed in service, and whether the champion still
+        wins."""
+        edited = weighing.edited
+        if edited is not None:
+            self._add(edited=edited.to_json())
+        if weighing.unseen:
+            self._add(unseen=weighing.unseen)
+        held = self._weighed(weighing)
+        if edited is not None:
+            self._tell_edited(weighing, edited)
+        return held
+
+    def _weighed(self, weighing: Weighing) -> str | None:
         trial, study = weighing.trial, weighing.study
         champion = judge_trial(trial, study.sla)
         self._add(champion=telling.told_of(trial, champion, study.sla))
@@ -217,7 +257,14 @@ class Night:
         drift = self._drift(weighing)
         self._add(drift=None if drift is None else drift.to_json())
         if drift is not None and drift.drifted:
-            told = telling.drifted(self.schedule, self.model, weighing.study_id, drift, champion)
+            told = telling.drifted(
+                self.schedule,
+                self.model,
+                weighing.study_id,
+                drift,
+                champion,
+                edited=weighing.edited if weighing.replaced else None,
+            )
             self._tell_once(told, weighing.study_id)
             return None
         still = settled(trial.candidate, study, weighing.pasts, weighing.environment)
@@ -233,12 +280,34 @@ class Night:
             self._notify(Event.DRIFT, told, study_id)
             self._add(**{DRIFT_TOLD: True})
 
+    def _tell_edited(self, weighing: Weighing, edited: Edited) -> None:
+        """Unless tonight's drift was told with it, or the night before told the very same."""
+        if EDIT_TOLD in self._summary:
+            return
+        with_drift = weighing.replaced and DRIFT_TOLD in self._summary
+        if not with_drift and not self._edit_known(edited):
+            told = telling.changed_in_service(
+                self.schedule,
+                self.model,
+                weighing.study_id,
+                edited,
+                measured=weighing.measured,
+            )
+            self._notify(Event.DRIFT, told, weighing.study_id)
+        self._add(**{EDIT_TOLD: True})
+
+    def _edit_known(self, edited: Edited) -> bool:
+        before = next((run.summary for run in self._earlier() if "champion" in run.summary), {})
+        return EDIT_TOLD in before and before.get("edited") == finite(edited.to_json())
+
     def _drift(self, weighing: Weighing) -> Drift | None:
         before, study = weighing.before, weighing.study
         now = Observation.of(weighing.trial, weighing.study_id, weighing.environment)
         if before is None or now is None:
             return None
-        return drift_between(before, now, study.sla, timeout_s=study.workload.timeout_s)
+        edited = weighing.edited if weighing.replaced else None
+        cause = () if edited is None else (telling.cause_of(edited),)
+        return drift_between(before, now, study.sla, timeout_s=study.workload.timeout_s, also=cause)
 
     def _refuse_unmeasured(self, tonight: Tonight) -> None:
         champion = numbered(tonight.trials, CHAMPION)
@@ -320,7 +389,8 @@ class Night:
     def _act(
         self, tonight: Tonight, champion: Trial, challenger: Judged, verdict: Verdict
     ) -> tuple[Outcome, str]:
-        outcome, promotion_id, note = self._by_policy(tonight, challenger, verdict)
+        became = self._by_policy(tonight, challenger, verdict)
+        outcome, note = became.outcome, became.note
         self._add(note=note)
         words = telling.better(
             self.schedule,
@@ -330,40 +400,36 @@ class Night:
             challenger=challenger,
             verdict=verdict,
             outcome=outcome,
-            promotion_id=promotion_id,
+            promotion_id=became.promotion_id,
             note=note,
+            unsure=became.unsure,
         )
         # Of what did not hold in service the promotion itself tells.
         if outcome is not Outcome.ROLLED_BACK and not self._told_before(outcome, challenger):
             self._notify(Event.BETTER, words, tonight.study_id)
         return outcome, "; ".join(filter(None, (words[0], note)))
 
-    def _by_policy(
-        self, tonight: Tonight, challenger: Judged, verdict: Verdict
-    ) -> tuple[Outcome, int | None, str]:
-        """What came of it, the promotion if there is one, and a note."""
+    def _by_policy(self, tonight: Tonight, challenger: Judged, verdict: Verdict) -> _Became:
         policy = self.schedule.policy
         if policy is Policy.REPORT:
-            return Outcome.BETTER, None, ""
+            return _Became(outcome=Outcome.BETTER)
         barred = self.work.barred(challenger.trial.candidate)
         if barred:
-            return Outcome.BETTER, None, barred
+            return _Became(outcome=Outcome.BETTER, note=barred)
         promotion_id = None
         try:
             promotion_id = self.work.propose(tonight, challenger.number, verdict.words)
             self._update(promotion_id=promotion_id)
             if policy is Policy.PROPOSE:
-                return Outcome.PROPOSED, promotion_id, ""
+                return _Became(outcome=Outcome.PROPOSED, promotion_id=promotion_id)
             end = self._window_end
             if end is not None and self.clock.now() >= end and not self.work.begun(promotion_id):
-                return (
-                    Outcome.PROPOSED,
-                    promotion_id,
-                    "its window was over before it was in service",
-                )
+                late = "its window was over before it was in service"
+                return _Became(outcome=Outcome.PROPOSED, promotion_id=promotion_id, note=late)
             promotion = self.work.promote(promotion_id)
         except InputRefused as exc:
-            return Outcome.BETTER, promotion_id, f"it could not be promoted: {exc.rule}"
+            why = f"it could not be promoted: {exc.rule}"
+            return _Became(outcome=Outcome.BETTER, promotion_id=promotion_id, note=why)
         if promotion.state is PromotionState.APPLYING:
             raise AutotuneError(
                 f"promotion {promotion_id} did not hold, and could not be undone yet",
@@ -371,7 +437,12 @@ class Night:
                 next_step=f"`autotune history {self.model}` shows what is in service",
             )
         done = promotion.state is PromotionState.DONE
-        return (Outcome.PROMOTED if done else Outcome.ROLLED_BACK), promotion_id, promotion.reason
+        return _Became(
+            outcome=Outcome.PROMOTED if done else Outcome.ROLLED_BACK,
+            promotion_id=promotion_id,
+            note=promotion.reason,
+            unsure=done and unsure(promotion),
+        )
 
     def _told_before(self, outcome: Outcome, challenger: Judged) -> bool:
         """Whether an earlier night came to the very same and said so, and the champion has been

@@ -8,9 +8,10 @@ from typing import Any
 
 from autotune.core.challenge import Verdict
 from autotune.core.decision import Decision
-from autotune.core.drift import Cause, Drift
+from autotune.core.drift import Cause, Drift, Likelihood
 from autotune.core.judged import Judged
 from autotune.core.plain import finite
+from autotune.core.promotions import Edited
 from autotune.core.schedules import Outcome, Schedule
 from autotune.core.sla import Outcome as Kept
 from autotune.core.sla import Sla
@@ -84,10 +85,17 @@ def _cause(cause: Cause) -> str:
     return f"- {cause.words} ({cause.likelihood})"
 
 
-def drifted(
-    schedule: Schedule, model: str, study_id: int, drift: Drift, champion: Judged
+def drifted(  # noqa: PLR0913 - whose, since when, by how much, and why
+    schedule: Schedule,
+    model: str,
+    study_id: int,
+    drift: Drift,
+    champion: Judged,
+    *,
+    edited: Edited | None = None,
 ) -> tuple[str, str]:
-    """Title and text."""
+    """Title and text. ``edited``: what was measured before is what was promoted, and tonight what
+    somebody has made of it."""
     way = "worse" if drift.worse else "better"
     title = f"{model}: the champion is {way} than it was: {drift.gravest.words}"
     causes = [_cause(cause) for cause in drift.causes]
@@ -98,6 +106,7 @@ def drifted(
         f"By how much: {drift.words}.",
         f"Compared with: study {drift.since}, measured {when(drift.since_at)}.",
         "\n".join([f"{known}:", *causes]) if causes else "",
+        edited.diff.rstrip() if edited is not None else "",
         f"How sure: {drift.sure}.",
         _kept(champion.verdict),
         "Next: "
@@ -107,6 +116,42 @@ def drifted(
         " measurements.",
     )
     return title, text
+
+
+def not_promoted(target: str, words: str) -> str:
+    return f"what is in service at {target} is not what was promoted: {words}"
+
+
+def cause_of(edited: Edited) -> Cause:
+    who = "was changed by hand" if edited.lasting else "is not what the server was sent any more"
+    words = f"the configuration in service {who} since promotion {edited.promotion}: {edited.words}"
+    return Cause(kind="edited", words=words, likelihood=Likelihood.LIKELY)
+
+
+def changed_in_service(
+    schedule: Schedule, model: str, study_id: int, edited: Edited, *, measured: bool
+) -> tuple[str, str]:
+    """Of a target that somebody has changed since the promotion there."""
+    since = (
+        "somebody has changed it since"
+        if edited.lasting
+        else "somebody has loaded another since, or the server was restarted, which loses what it"
+        " was sent"
+    )
+    text = _paragraphs(
+        schedule,
+        study_id,
+        f"What: promotion {edited.promotion} put another configuration into service at"
+        f" {edited.target}, and {since}: {edited.words}.",
+        edited.diff.rstrip(),
+        "Tonight's champion, trial 0, is what is in service now."
+        if measured
+        else "The study's space cannot say that, so trial 0 is what was promoted: how what is in"
+        " service does is not known.",
+        "Next: if it was not meant, undo it. If it was, leave it: nothing is promoted over it"
+        f" without anyone asking (`autotune promote {study_id} --trial N --target … --anyway` is).",
+    )
+    return f"{model}: {not_promoted(edited.target, edited.words)}", text
 
 
 def fails(schedule: Schedule, model: str, study_id: int, champion: Trial) -> tuple[str, str]:
@@ -156,7 +201,9 @@ def better(  # noqa: PLR0913 - who won, against whom, by how much, and what beca
     outcome: Outcome,
     promotion_id: int | None,
     note: str = "",
+    unsure: bool = False,
 ) -> tuple[str, str]:
+    """``unsure``: whether it keeps its SLA in service is not known."""
     number = challenger.number
     title = f"{model}: {_TITLES[outcome]}: {verdict.words}"
     text = _paragraphs(
@@ -169,13 +216,19 @@ def better(  # noqa: PLR0913 - who won, against whom, by how much, and what beca
         f"By how much: {'; '.join(verdict.reasons[1:])}." if verdict.reasons[1:] else "",
         _kept(challenger.verdict),
         f"Note: {note}." if note else "",
-        f"Next: {_next(outcome, model, study_id, number, promotion_id)}",
+        f"Next: {_next(outcome, model, study_id, number, promotion_id, unsure=unsure)}",
     )
     return title, text
 
 
-def _next(
-    outcome: Outcome, model: str, study_id: int, number: int, promotion_id: int | None
+def _next(  # noqa: PLR0913 - what became of which trial
+    outcome: Outcome,
+    model: str,
+    study_id: int,
+    number: int,
+    promotion_id: int | None,
+    *,
+    unsure: bool,
 ) -> str:
     if outcome is Outcome.PROPOSED:
         return (
@@ -183,7 +236,9 @@ def _next(
             " where it can be rejected too."
         )
     if outcome is Outcome.PROMOTED:
-        return f"nothing. `autotune rollback {model}` would undo it."
+        if unsure:
+            return f"watch it, since its check in service left that open. {_rollback(model)}"
+        return f"nothing. {_rollback(model)}"
     if outcome is Outcome.ROLLED_BACK:
         return (
             "what was in service before is again. `autotune history"
@@ -194,6 +249,10 @@ def _next(
         f"`autotune promote {trial} --target DIR` puts it into service,"
         f" `autotune export {trial} --out DIR` writes its files."
     )
+
+
+def _rollback(model: str) -> str:
+    return f"`autotune rollback {model}` would undo it."
 
 
 def lost(  # noqa: PLR0913 - whose, what was measured, and what there is against it

@@ -25,7 +25,7 @@ from autotune.core.errors import (
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Measurement, Purpose
 from autotune.core.notices import Event
-from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.promotions import Edited, Promotion, PromotionState, Target
 from autotune.core.records import CUT, HELD, StudyRecord, StudyState
 from autotune.core.schedules import NightRun, Outcome, Policy, RunState, Schedule, news
 from autotune.core.study import PickRule, Study
@@ -39,6 +39,7 @@ from autotune.retune.nightly import (
     challenge_s,
 )
 from autotune.retune.past import Past, last_seen
+from autotune.retune.promote import CHECK
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
 from tests.fakes import FakeClock
@@ -122,6 +123,11 @@ class FakeWork:
     comparisons: Sequence[Comparison] = ()
     why_barred: str = ""
     becomes: PromotionState = PromotionState.DONE
+    check: str = "meets"
+    edited: Edited | None = None
+    measured: bool = False
+    replaced: bool = False
+    unseen: str = ""
     is_begun: bool = False
     during: Callable[[str], None] = lambda _: None
     did: list[str] = field(default_factory=list)
@@ -138,6 +144,10 @@ class FakeWork:
                 environment=self.environment,
                 pasts=self.pasts,
                 before=self._before(first),
+                edited=self.edited,
+                measured=self.measured,
+                replaced=self.replaced,
+                unseen=self.unseen,
             )
         )
         trials = self.trials[:1] if self.weighed is not None else self.trials
@@ -153,7 +163,8 @@ class FakeWork:
         )
 
     def _before(self, champion: Trial) -> Observation | None:
-        seen = last_seen(champion.candidate, STUDY.definition, self.pasts, self.environment)
+        candidate = self.pasts[0].trials[0].candidate if self.replaced else champion.candidate
+        seen = last_seen(candidate, STUDY.definition, self.pasts, self.environment)
         if seen is None:
             return None
         past, trial = seen
@@ -183,6 +194,8 @@ class FakeWork:
             trial=1,
             candidate={},
             state=self.becomes,
+            reason=f"{self.check} with 5/s probes",
+            detail={CHECK: {"outcome": self.check}},
         )
 
     def _do(self, what: str) -> None:
@@ -375,6 +388,81 @@ def _raising(step: str, error: BaseException) -> Callable[[str], None]:
     return during
 
 
+# --------------------------------------------------------------------------- edited in service
+EDIT = Edited(
+    promotion=4,
+    target="/models",
+    words="m: max_batch_size is 2, not 4",
+    diff="-max_batch_size: 4\n+max_batch_size: 2\n",
+)
+
+
+def test_what_somebody_changed_in_service_is_told_with_its_difference(bench: Bench) -> None:
+    ended = bench.carry_out(FakeWork([CHAMPION, LOSER], [before()], edited=EDIT, measured=True))
+    ((event, title, text, payload),) = bench.told
+    assert event is Event.DRIFT
+    not_promoted = "what is in service at /models is not what was promoted: m: max_batch_size is 2"
+    assert title.startswith(f"m: {not_promoted}")
+    assert "-max_batch_size: 4\n+max_batch_size: 2" in text
+    assert "Tonight's champion, trial 0, is what is in service now." in text
+    assert "--anyway" in text
+    assert payload["night"]["edited"]["promotion"] == 4
+    assert ended.outcome is Outcome.HOLDS
+    assert not_promoted in ended.reason
+
+
+def test_that_it_could_not_be_measured_is_told(bench: Bench) -> None:
+    bench.carry_out(FakeWork([CHAMPION, LOSER], [before()], edited=EDIT))
+    assert "trial 0 is what was promoted: how what is in service does is not" in bench.told[0][2]
+
+
+def test_an_edit_is_told_once_and_another_again(bench: Bench) -> None:
+    schedule = bench.schedule()
+    for edit in (EDIT, EDIT, EDIT, replace(EDIT, diff="-another\n"), None, EDIT):
+        work = FakeWork([CHAMPION, LOSER], [before()], edited=edit, measured=True)
+        bench.night(work, schedule).carry_out()
+        bench.clock.pass_(86_400)
+    assert bench.events == [Event.DRIFT] * 3
+
+
+def test_the_edit_is_a_cause_of_the_drift_from_what_was_promoted_and_told_with_it(
+    bench: Bench,
+) -> None:
+    """What was promoted is not what is measured tonight: the two are held against each other."""
+    slower = trial(0, FOUR, 55.0)
+    work = FakeWork([slower, LOSER], [before()], edited=EDIT, measured=True, replaced=True)
+    ended = bench.carry_out(work)
+    ((event, title, text, _),) = bench.told
+    assert event is Event.DRIFT
+    assert title.startswith("m: the champion is worse than it was: p95 40.0 to 55.0 ms")
+    cause = "- the configuration in service was changed by hand since promotion 4: "
+    assert f"{cause}{EDIT.words} (likely)" in text
+    assert "+max_batch_size: 2" in text
+    assert ended.summary["drift"]["causes"][0]["kind"] == "edited"
+    assert "search" in work.did
+
+
+def test_a_drift_of_the_same_edit_has_other_causes(bench: Bench) -> None:
+    work = FakeWork([trial(0, ONE, 55.0), LOSER], [before()], edited=EDIT, measured=True)
+    ended = bench.carry_out(work)
+    assert ended.summary["drift"]["causes"] == []
+    assert bench.events == [Event.DRIFT, Event.DRIFT]
+
+
+def test_a_champion_that_fails_is_told_beside_the_edit(bench: Bench) -> None:
+    broken = replace(CHAMPION, state=TrialState.FAILED, reason="does not load", measurements=())
+    bench.carry_out(FakeWork([broken, LOSER], edited=EDIT, measured=True))
+    titles = " ".join(title for _, title, *_ in bench.told)
+    assert "the champion fails: does not load" in titles
+    assert "is not what was promoted" in titles
+
+
+def test_that_the_target_could_not_be_looked_at_is_in_the_report(bench: Bench) -> None:
+    ended = bench.carry_out(FakeWork([CHAMPION, LOSER], [before()], unseen="no live Triton"))
+    assert ended.reason.endswith("what is in service could not be looked at: no live Triton")
+    assert bench.told == []
+
+
 # --------------------------------------------------------------------------------- the challenge
 CHALLENGED = [trial(0, TWO), trial(1, ONE, 41.0)]
 """The second is as fast in one instance."""
@@ -467,6 +555,15 @@ def test_by_the_policy_auto_it_is_promoted(bench: Bench) -> None:
     assert work.did[-2:] == ["propose 1", "promote 5"]
     assert ended.outcome is Outcome.PROMOTED
     assert "is in service" in bench.told[0][1]
+    assert "Next: nothing." in bench.told[0][2]
+
+
+def test_that_its_check_in_service_was_undecided_is_told_with_what_to_do(bench: Bench) -> None:
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0), check="undecided")
+    assert bench.carry_out(work, Policy.AUTO).outcome is Outcome.PROMOTED
+    text = bench.told[0][2]
+    assert "Note: undecided with 5/s probes." in text
+    assert "Next: watch it, since its check in service left that open." in text
 
 
 def test_what_did_not_hold_in_service_was_rolled_back_and_is_told_by_the_promotion(

@@ -108,16 +108,16 @@ def named(model: str) -> Any:
 
 def test_what_was_promoted_last_is_the_champion(store: ServiceStore) -> None:
     promoted(store, TWO, model="a")
-    assert work(store, study=named("a"))._champion(ONE) == TWO
+    assert work(store, study=named("a"))._in_service(ONE).champion == TWO
 
 
 def test_where_nothing_was_promoted_it_is_what_is_found(store: ServiceStore) -> None:
-    assert work(store, study=named("never"))._champion(ONE) is None
+    assert work(store, study=named("never"))._in_service(ONE).champion is None
 
 
 def test_a_promotion_to_another_place_is_not_this_schedules_champion(store: ServiceStore) -> None:
     promoted(store, TWO, model="b", target=Target(repository=Path("/elsewhere")))
-    assert work(store, study=named("b"))._champion(ONE) is None
+    assert work(store, study=named("b"))._in_service(ONE).champion is None
 
 
 def test_a_promotion_of_a_wider_space_is_told_in_the_words_of_this_one(
@@ -125,7 +125,7 @@ def test_a_promotion_of_a_wider_space_is_told_in_the_words_of_this_one(
 ) -> None:
     wider = Candidate({"instances": 4, "max_batch_size": 8})
     promoted(store, wider, model="c")
-    assert work(store, study=named("c"))._champion(ONE) == FOUR
+    assert work(store, study=named("c"))._in_service(ONE).champion == FOUR
 
 
 def test_a_promotion_outside_of_the_space_is_the_champion_all_the_same(
@@ -133,7 +133,7 @@ def test_a_promotion_outside_of_the_space_is_the_champion_all_the_same(
 ) -> None:
     odd = Candidate({"instances": 3})
     promoted(store, odd, model="d")
-    assert work(store, study=named("d"))._champion(ONE) == odd
+    assert work(store, study=named("d"))._in_service(ONE).champion == odd
 
 
 def test_where_the_study_finds_its_model_in_the_target_what_is_found_is_the_champion(
@@ -142,7 +142,7 @@ def test_where_the_study_finds_its_model_in_the_target_what_is_found_is_the_cham
     promoted(store, TWO, model="e")
     here = named("e")
     here = replace(here, model=replace(here.model, repository=Path("/models"), onnx=None))
-    assert work(store, study=here)._champion(ONE) is None
+    assert work(store, study=here)._in_service(ONE).champion is None
 
 
 def test_so_it_is_on_a_live_server_that_is_tuned_itself(store: ServiceStore) -> None:
@@ -151,8 +151,11 @@ def test_so_it_is_on_a_live_server_that_is_tuned_itself(store: ServiceStore) -> 
     here = named("f")
     server = replace(here.server, launch=Launch.REMOTE, grpc="host:8001", http="host:8000")
     schedule = replace(SCHEDULE, target=live)
-    assert work(store, study=replace(here, server=server), schedule=schedule)._champion(ONE) is None
-    assert work(store, study=here, schedule=schedule)._champion(ONE) == TWO
+    assert (
+        work(store, study=replace(here, server=server), schedule=schedule)._in_service(ONE).champion
+        is None
+    )
+    assert work(store, study=here, schedule=schedule)._in_service(ONE).champion == TWO
 
 
 # ------------------------------------------------------------------------------- what is in its way

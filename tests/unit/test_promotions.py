@@ -362,7 +362,7 @@ def test_what_was_left_on_another_machine_is_undone_where_its_traces_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A directory of the same name is another one there, or one that both have."""
-    monkeypatch.setattr(promotions, "_is_shared", lambda _: True)
+    monkeypatch.setattr(promotions, "is_shared", lambda _: True)
     before = tree(repository)
     killed = propose()
     left(store, killed, repository, machine="another")

@@ -1,0 +1,192 @@
+"""What is in service of a champion's models, held against what was promoted there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autotune.adapters.deploy.merging import text_diff
+from autotune.adapters.deploy.served import Known, differences
+from autotune.adapters.hashes import sha256_of
+from autotune.adapters.triton.config import ModelConfig, present, render, with_candidate
+from autotune.bootstrap.models import gpus_of
+from autotune.bootstrap.releases import (
+    BRINGS,
+    Contents,
+    Place,
+    in_service,
+    is_shared,
+    known_of,
+    place,
+)
+from autotune.core.errors import AutotuneError
+from autotune.core.promotions import Edited, Promotion, Target
+from autotune.core.study import Study
+from autotune.core.wording import listed
+from autotune.retune.promote import MACHINE, label_of
+from autotune.settings import Settings
+from search_spaces.candidate import SERVER_PREFIX, VARIANT, Candidate, Value, split_target
+from storage.service import ServiceStore
+
+_TOLD = 4
+"""So many differences are named in a line."""
+
+
+def edited_since(store: ServiceStore, champion: Promotion, study: Study) -> Edited | None:
+    """What somebody changed in service since the promotion, in the words of the study's space where
+    it can be said in them; None where nothing was. AutotuneError or OSError where the target cannot
+    be looked at. Of a model's files those are read that the promotion brought."""
+    wanted = _promoted(store, champion)
+    if not wanted.configs:
+        return None
+    with ExitStack() as stack:
+        seen = _seen(champion.target, wanted, stack)
+    if not seen.differences:
+        return None
+    return Edited(
+        promotion=champion.id,
+        target=str(champion.target),
+        words=_line(seen.differences),
+        diff=seen.diff,
+        lasting=champion.target.repository is not None,
+        candidate=_in_words(champion, study, wanted, seen),
+    )
+
+
+def is_another_machines(store: ServiceStore, champion: Promotion) -> bool:
+    """Whether it was promoted by another machine that shares the database, to a directory which is
+    not this one's, though it has the same path: there is no trace of the promotion beside this."""
+    machine = str(champion.detail.get(MACHINE, ""))
+    if not is_shared(store) or machine in ("", Settings.from_environment().machine):
+        return False
+    with ExitStack() as stack:
+        try:
+            return not place(champion.target, stack, known=None).begun(label_of(champion))
+        except AutotuneError:  # there is no such directory here at all
+            return True
+
+
+# --------------------------------------------------------------------------- what is, and was to be
+def _promoted(store: ServiceStore, champion: Promotion) -> Known:
+    """The champion's models as the latest promotions left them: of a step that two pipelines share,
+    that may be the other's."""
+    brings = Contents.from_json(champion.detail.get(BRINGS))
+    names = set(brings.configs)
+    configs, files = dict(brings.configs), dict(brings.files)
+    for each in reversed(in_service(store.promotions, champion.target)):
+        found = Contents.from_json(each.detail.get(BRINGS))
+        configs |= {name: found.configs[name] for name in names & set(found.configs)}
+        files |= {name: found.files[name] for name in names & set(found.files)}
+    return known_of(Contents(configs=configs, files=files))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seen:
+    """What is there of the models: their configurations ``now``, the ``differences`` from what was
+    promoted in words, the unified ``diff``; ``files``: whether other files are there.
+    ``completed``: the configurations are as a server has completed them."""
+
+    completed: bool
+    now: dict[str, ModelConfig | None] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+    diff: str = ""
+    files: bool = False
+
+
+def _seen(target: Target, wanted: Known, stack: ExitStack) -> _Seen:
+    """A directory as its files say, and then what its server has loaded of that; a server alone as
+    it has it loaded."""
+    at = place(target, stack, known=None)
+    if target.repository is None:
+        return _served(at, wanted.configs)
+    seen = _filed(at, target.repository, wanted)
+    if target.grpc is not None and not seen.differences:
+        return _served(place(replace(target, repository=None), stack, known=None), wanted.configs)
+    return seen
+
+
+def _filed(at: Place, repository: Path, wanted: Known) -> _Seen:
+    seen = _Seen(completed=False)
+    for name, own in wanted.configs.items():
+        here = seen.now[name] = at.present(name)
+        if here is None:
+            seen.differences.append(f"{name} is not there any more")
+        elif here != own:
+            told = differences(own, here) or [f"other fields of {name} are set"]
+            seen.differences += [f"{name}: {each}" for each in told]
+            seen.diff += "".join(text_diff(name, render(own), render(here), _CALLED))
+        for line in _other_files(repository / name, wanted.files.get(name, {})):
+            seen.files = True
+            seen.differences.append(f"{name}/{line}")
+    return seen
+
+
+_CALLED = ("promoted", "in service")
+
+
+def _other_files(folder: Path, brought: Mapping[str, str]) -> Iterator[str]:
+    for path, digest in brought.items():
+        file = folder / path
+        if file.is_dir():
+            continue
+        if not file.is_file():
+            yield f"{path} is gone"
+        elif sha256_of(file) != digest:
+            yield f"{path} has other contents"
+
+
+def _served(at: Place, wanted: Mapping[str, ModelConfig]) -> _Seen:
+    seen = _Seen(completed=True)
+    for name, own in wanted.items():
+        here = seen.now[name] = at.present(name)
+        told = ["it is not loaded"] if here is None else differences(own, here)
+        seen.differences += [f"{name}: {each}" for each in told]
+    seen.diff = "".join(f"# {each}\n" for each in seen.differences)
+    return seen
+
+
+def _line(found: list[str]) -> str:
+    more = len(found) - _TOLD
+    return listed([*found[:_TOLD], f"{more} more differences"] if more > 1 else found)
+
+
+# ------------------------------------------------------------------------------- in a space's words
+def _in_words(champion: Promotion, study: Study, wanted: Known, seen: _Seen) -> Candidate | None:
+    """The champion's candidate with what was changed of it; None where something else was."""
+    if seen.files:
+        return None
+    values: dict[str, Value] = {}
+    for name, own in wanted.configs.items():
+        here = seen.now[name]
+        fields = _tuned(study, name)
+        if here is None:
+            return None
+        was, now = (present(each, fields, gpus=gpus_of(study.server)) for each in (own, here))
+        if not _alike(own, here, now, completed=seen.completed):
+            return None
+        values |= {fields[each]: now[each] for each in fields if was.get(each) != now[each]}
+    return Candidate.from_json(champion.candidate).replacing(**values)
+
+
+def _tuned(study: Study, model: str) -> dict[str, str]:
+    """The fields of one model that the space tunes, with what the space calls them; a variant is
+    other files, and no field."""
+    named = ((*split_target(target), target) for target in study.space.targets)
+    return {
+        name: target
+        for step, name, target in named
+        if (step or study.model.name) == model
+        and name != VARIANT
+        and not name.startswith(SERVER_PREFIX)
+    }
+
+
+def _alike(own: ModelConfig, here: ModelConfig, tuned: Candidate, *, completed: bool) -> bool:
+    """Whether two configurations are the same but for what is tuned."""
+    try:
+        one, other = (with_candidate(each, tuned) for each in (own, here))
+    except AutotuneError:
+        return False
+    return not differences(one, other) if completed else one == other
