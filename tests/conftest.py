@@ -2,7 +2,7 @@
 
 import faulthandler
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from storage.service import ServiceStore
+from tests import postgres
 
 # Half of Hypothesis' own number of examples, and no deadline for each: the whole suite has to run
 # in minutes, on two cores that may be busy.
@@ -79,6 +80,15 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("empty") / "empty.db"
     ServiceStore(str(path)).close()
     return path
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The URL of a database, without tables, of a PostgreSQL server of the tests' own."""
+    if postgres.binaries() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with postgres.server() as url:
+        yield url
 
 
 @pytest.hookimpl(optionalhook=True)

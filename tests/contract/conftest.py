@@ -13,7 +13,6 @@ from sqlalchemy import create_engine, inspect, make_url, text
 
 from storage.schema import VERSION_TABLE, Base
 from storage.service import ServiceStore
-from tests.postgres import binaries, server
 
 
 @dataclass
@@ -25,15 +24,6 @@ class Clock:
 
 
 DATABASES = ("sqlite", "postgresql")
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[str]:
-    """The URL of a database of a server of our own."""
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed")
-    with server() as url:
-        yield url
 
 
 def own_schema(url: str) -> str:

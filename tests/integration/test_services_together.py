@@ -18,7 +18,6 @@ from autotune.studyfile import read_study_file
 from storage.service import ServiceStore
 from tests.integration.services import Service
 from tests.integration.studies import Tool, next_turn, tool
-from tests.postgres import binaries, server
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
 
@@ -26,20 +25,12 @@ LEASE_S = 4
 LAST_YEAR = 1_700_000_000.0
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed")
-    with server() as url:
-        yield url
-
-
 @pytest.fixture
 def cli(
-    tmp_path: Path, cache_dir: Path, server_environment: ServerEnvironment, database: str
+    tmp_path: Path, cache_dir: Path, server_environment: ServerEnvironment, postgresql: str
 ) -> Iterator[Tool]:
     for made in tool(tmp_path, cache_dir):
-        made.variables["AUTOTUNE_DB"] = database
+        made.variables["AUTOTUNE_DB"] = postgresql
         yield made
 
 
@@ -71,9 +62,9 @@ def running(job: dict[str, Any]) -> bool:
 
 
 def test_two_machines_measure_at_once_do_each_job_once_and_one_takes_over_from_the_other(
-    cli: Tool, database: str
+    cli: Tool, postgresql: str
 ) -> None:
-    due_once(database, cli.study("nightly"))
+    due_once(postgresql, cli.study("nightly"))
     with next_turn():
         both = [started(cli, machine) for machine in "ab"]
         asked = json.loads(cli.study("asked").read_text())
@@ -101,6 +92,6 @@ def test_two_machines_measure_at_once_do_each_job_once_and_one_takes_over_from_t
         left.until(1, lambda job: job["ended_at"] is not None)
         left.running.tell(signal.SIGTERM).expect(0)
         left.running.assert_nothing_left()
-    with closing(ServiceStore(database)) as store:
+    with closing(ServiceStore(postgresql)) as store:
         (run,) = store.schedules.runs()
         assert (run.job_id, run.state) == (1, RunState.STOPPED)
