@@ -258,8 +258,9 @@ def test_a_file_in_the_way_is_refused(model: ServedModel, tmp_path: Path):
 def test_a_directory_that_cannot_be_written_is_refused(model: ServedModel, tmp_path: Path):
     # /proc refuses even root, whom permission bits do not stop.
     out = Path("/proc/self/autotune-out")
-    with pytest.raises(InputRefused, match="cannot be written"):
-        exporter(model, tmp_path).preflight(out, "s")
+    with pytest.raises(InputRefused, match=r"cannot be written: .*, at /proc/self") as refused:
+        exporter(model, tmp_path).preflight(out / "below", "s")
+    assert refused.value.value == str(out / "below"), "as the user gave it"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="permission bits do not stop root")

@@ -221,8 +221,8 @@ def refuse_unwritable(out: Path, study: str) -> None:
         if not out.is_dir():
             raise InputRefused("the output path is a file, not a directory", value=str(out))
         _refuse_foreign(out, study)
-        _probe(out)
-    _probe(_nearest_directory(out.parent))
+        _probe(out, out)
+    _probe(_nearest_directory(out.parent), out)
 
 
 def refuse_without_room(model: ServedModel, out: Path) -> None:
@@ -299,15 +299,17 @@ def _nearest_directory(path: Path) -> Path:
     return path
 
 
-def _probe(directory: Path) -> None:
-    """Write and remove a file: permission bits tell nothing of a read-only file system or root."""
+def _probe(directory: Path, out: Path) -> None:
+    """Write and remove a file where ``out`` is to be: permission bits tell nothing of a read-only
+    file system or root."""
     try:
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
+        where = "" if directory == out else f", at {directory}"
         raise InputRefused(
-            f"the output directory cannot be written: {error.strerror}",
-            value=str(directory),
+            f"the output directory cannot be written: {error.strerror}{where}",
+            value=str(out),
             next_step="Give --out a directory that can.",
         ) from error
 
