@@ -62,8 +62,9 @@ def _live_line(sla: Sla) -> Iterator[ProgressListener]:
         def show(step: Progress) -> None:
             if step.finished is not None:
                 bar.console.print(_finished(step, sla), soft_wrap=True)
-            elif step.stage in {"check", "done"}:
-                bar.console.print(Text(f"{step.stage:<8} {step.text}", style="dim"), soft_wrap=True)
+            elif step.stage in {"check", "again", "done"} or _repeats(step):
+                line = f"{_position(step) or step.stage:<8} {step.text}"
+                bar.console.print(Text(line, style="dim"), soft_wrap=True)
             counted = step.trial is not None and step.of is not None
             done = (step.trial or 1) - (0 if step.finished else 1)
             bar.update(
@@ -77,6 +78,11 @@ def _live_line(sla: Sla) -> Iterator[ProgressListener]:
             )
 
         yield show
+
+
+def _repeats(step: Progress) -> bool:
+    """Whether it says why a trial is measured again."""
+    return step.trial is not None and step.candidate is None
 
 
 def _position(step: Progress) -> str:

@@ -189,7 +189,7 @@ class StudyRunner:
         if self._counted() + under_way >= budget.trials:
             return f"the budget is used up: trials: {budget.trials}"
         some = bool(self._trials) or under_way > 0
-        if some and self._spent_s() + self._still_s(1) > budget.minutes * 60:
+        if some and self._spent_s() + self._still_s(1, self._one_s()) > budget.minutes * 60:
             return f"the next trial would not fit into the budget of {budget.minutes:g} min"
         return None
 
@@ -212,6 +212,9 @@ class StudyRunner:
         return tuple(self._trials)
 
     def again(self, number: int, reason: str) -> None:
+        begun = self._measuring[number]
+        lost_s = self.clock.monotonic() - begun.since
+        self._measuring[number] = replace(begun, lost_s=lost_s)
         self._say("trial", f"measuring again: {reason}", trial=number + 1)
 
     def measured(self, number: int, measurement: Measurement) -> None:
@@ -394,10 +397,18 @@ class StudyRunner:
         work = self.study.workload
         return min(work.warmup_s, 2.0) + work.measure_s + work.saturation_s + 3
 
-    def _still_s(self, trials: int) -> float:
+    def _likely_s(self, lost_s: Sequence[float]) -> float:
+        """What a trial takes, by those that have ended and those that are measured once more, each
+        after so many seconds that were lost."""
+        one_s = self._one_s()
+        again = [each + one_s for each in lost_s if each > 0]
+        known = [*self._measured_s, *again]
+        return sum(known) / len(known) if again else one_s
+
+    def _still_s(self, trials: int, one_s: float) -> float:
         """What that many more trials in turn will take, and what follows the search: the canary,
         the finals, the capacity's probes and the confirmation, within `RESERVE`."""
-        finals, one_s = self.study.finals, self._one_s()
+        finals = self.study.finals
         after_s = CONFIRM_TRIALS * one_s
         if finals.candidates:
             runs = 1 + finals.candidates * (PAIRS * finals.rounds + finals.capacity / 2)
@@ -407,7 +418,9 @@ class StudyRunner:
     def _left_s(self) -> float:
         trials = max(self.planned - len(self._trials), 0)
         in_turn = math.ceil(trials / self.venue.side_by_side)
-        return max(0.0, min(self._still_s(in_turn), self._budget_left_s()))
+        lost_s = [each.lost_s for each in self._measuring.values()]
+        still_s = self._still_s(in_turn, self._likely_s(lost_s)) - min(lost_s, default=0.0)
+        return max(0.0, min(still_s, self._budget_left_s()))
 
     def _budget_left_s(self) -> float:
         return self.study.budget.minutes * 60 - self._spent_s()
@@ -437,10 +450,12 @@ class StudyRunner:
 
 @dataclass(frozen=True, slots=True)
 class _Measuring:
-    """A trial that is being measured, ``since`` when by the monotonic clock."""
+    """A trial that is being measured, ``since`` when by the monotonic clock; ``lost_s`` of that
+    brought nothing: it is measured again."""
 
     candidate: Candidate
     since: float
+    lost_s: float = 0.0
 
 
 def _side_by_side(environment: Mapping[str, Any]) -> int:

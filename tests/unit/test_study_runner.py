@@ -388,6 +388,17 @@ def test_progress_says_stage_trial_best_and_time_left(bench: Any) -> None:
     ]
 
 
+def test_the_time_left_counts_on_what_was_lost_of_a_trial_that_is_measured_again(
+    bench: Any,
+) -> None:
+    b = bench()
+    b.load.lags_ms = [0.5, 50.0, 50.0]
+    b.runner().run()
+    left = [step.seconds_left for step in b.steps if step.trial == 2 and step.finished is None]
+    assert len(left) == 3
+    assert left == sorted(set(left)), "the longer, the more is lost"
+
+
 def test_the_decision_is_stored_with_where_it_was_exported_to(bench: Any) -> None:
     b = bench()
     b.runner().run()
