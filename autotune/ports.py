@@ -84,11 +84,13 @@ class Server(Protocol):
     """A Triton Inference Server that serves one model under changing configurations."""
 
     def start(self) -> None:
-        """Bring the server up, without the model. ServerFailed with the log's last lines."""
+        """Bring the server up, without the model. ServerFailed with the log's last lines, and
+        ServerCrashed where a signal ended it; so do the other calls where it has died."""
 
     def apply(self, candidate: Candidate) -> Applied:
         """Serve the model as the candidate says; restarts only if server flags differ or the
-        server is gone. CandidateFailed if this candidate does not load."""
+        server is gone. CandidateFailed if this candidate does not load, ServerCrashed where a
+        process of the server dies of it."""
 
     def alive(self) -> bool:
         """Whether the server answers its liveness probe within a second or two."""

@@ -7,6 +7,7 @@ driver computes what an open loop would have seen of it. Time is a counter.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from autotune.core.errors import CandidateFailed, InputRefused, OutputsDiffer, ServerFailed
+from autotune.core.errors import (
+    CandidateFailed,
+    InputRefused,
+    OutputsDiffer,
+    ServerCrashed,
+    ServerFailed,
+)
 from autotune.core.measurement import (
     BatchStat,
     LatencySummary,
@@ -64,13 +71,16 @@ class FakeClock:
 
 @dataclass(slots=True)
 class FakeServer:
-    """``service_ms`` of one request; ``refuses`` and ``dies_under`` name candidates by key;
+    """``service_ms`` of one request; ``refuses`` and ``dies_under`` name candidates by key, and
+    ``crashes`` how often it does so while it loads one (under the empty key: at its start);
     ``gone``: it cannot be started again."""
 
     clock: FakeClock
     service_ms: float = 20.0
     refuses: set[str] = field(default_factory=set)
     dies_under: set[str] = field(default_factory=set)
+    crashes: Counter[str] = field(default_factory=Counter)
+    asked: list[Candidate] = field(default_factory=list)
     applied: list[Candidate] = field(default_factory=list)
     running: bool = False
     gone: bool = False
@@ -80,17 +90,26 @@ class FakeServer:
     def start(self) -> None:
         if self.gone:
             raise ServerFailed("no live server answers")
-        self.running = True
         self.starts += 1
+        self._crash_perhaps("")
+        self.running = True
 
     def apply(self, candidate: Candidate) -> Applied:
         if not self.running:
             self.start()
         self.clock.pass_(1.0)
+        self.asked.append(candidate)
+        self._crash_perhaps(candidate.key)
         if candidate.key in self.refuses:
             raise CandidateFailed("the model does not load")
         self.applied.append(candidate)
         return Applied(seconds=1.0, restarted=False, instances=self.instances)
+
+    def _crash_perhaps(self, under: str) -> None:
+        if self.crashes[under] > 0:
+            self.crashes[under] -= 1
+            self.running = False
+            raise ServerCrashed("the server was ended by SIGABRT")
 
     @property
     def instances(self) -> int:

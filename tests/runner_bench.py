@@ -118,18 +118,5 @@ class Bench:
         """Of two of the study's trials, on the server that was tuned."""
         self.load.server = self.server
         return ComparisonRunner(
-            study=self.study,
-            study_id=self.study_id,
-            store=self.store,
-            server=self.server,
-            load=self.load,
-            telemetry=self.telemetry,
-            check=self.check,
-            samples_for=lambda _: [{}],
-            clock=self.clock,
-            listen=self.steps.append,
-            first=first,
-            second=second,
-            in_service=self.baseline,
-            gate=self.gate,
+            rig=self.here(), listen=self.steps.append, first=first, second=second
         )

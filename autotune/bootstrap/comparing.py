@@ -24,6 +24,7 @@ from autotune.core.trial import Trial, numbered
 from autotune.ports import ProgressListener
 from autotune.settings import Settings
 from autotune.tuner.compare import ComparisonRunner
+from autotune.tuner.rig import Rig
 from search_spaces.candidate import Candidate
 
 
@@ -74,7 +75,7 @@ def _runner(
     served = (found, *(trial.candidate for trial in pair))
     prepared = with_variants(study, prepare_model(study, at, record), at, record, only=served)
     bench = set_up(study, prepared.model, at)
-    return ComparisonRunner(
+    rig = Rig(
         study=study,
         study_id=record.id,
         store=at.store,
@@ -84,12 +85,10 @@ def _runner(
         check=bench.check,
         samples_for=bench.samples_for,
         clock=machine.SystemClock(),
-        listen=at.listen,
-        first=pair[0],
-        second=pair[1],
-        in_service=found,
+        baseline=found,
         gate=prepared.gate,
     )
+    return ComparisonRunner(rig=rig, listen=at.listen, first=pair[0], second=pair[1])
 
 
 def _found(stored: StoredStudy) -> Candidate:

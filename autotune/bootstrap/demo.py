@@ -83,4 +83,5 @@ def _taken_qps(study: Study, store: TrialStore, listen: ProgressListener) -> flo
             configuration_in_service(study, model),
             study.workload,
             bench.samples_for,
+            tell=at.say,
         )

@@ -37,6 +37,7 @@ from autotune.core.study import Launch, ServerSpec, Study
 from autotune.core.variants import AS_GIVEN, Engine, Variant, VariantRecord
 from autotune.ports import AccuracyGate
 from autotune.studyfile.variants import CALIBRATED
+from autotune.tuner.crashes import despite_a_crash
 from loadgen.inputs import build_samples
 from search_spaces.candidate import MAX_BATCH_SIZE, VARIANT, Candidate, split_target, target_of
 from search_spaces.domain import Values
@@ -330,8 +331,7 @@ class Workshop:
         self.at.say("starting a server to see what goes into each step")
         server = self._servers.tuned(self.study.server, self.model)
         self.stack.callback(server.close)
-        server.start()
-        server.apply(Candidate({}))
+        despite_a_crash(lambda: server.apply(Candidate({})), server, self.at.say)
         return Served(self.model, server.endpoint)
 
     @cached_property

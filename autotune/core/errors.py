@@ -8,7 +8,8 @@
     │   └── MachineBusy          another study is measuring here
     ├── OutputsDiffer            the server answers other values than the model run directly
     ├── ServerFailed             the server cannot be started or is gone    (the trial fails)
-    │   └── CandidateFailed      the server lives but cannot load this candidate
+    │   ├── CandidateFailed      the server lives but cannot load this candidate
+    │   └── ServerCrashed        a process of it died, perhaps by chance (tried once more)
     ├── LoadFailed               the load generator itself failed           (the trial is invalid)
     ├── StoreFailed              the database cannot be read or written
     ├── ExportFailed             the export cannot be written
@@ -94,6 +95,11 @@ class ServerFailed(AutotuneError):
 
 class CandidateFailed(ServerFailed):
     """The server is alive and refused or could not load this candidate."""
+
+
+class ServerCrashed(ServerFailed):
+    """A process of the server was ended by a signal, or its Python backend's stub is gone, and
+    nothing says that memory ran out: on a machine that is overloaded that may be chance."""
 
 
 class LoadFailed(AutotuneError):

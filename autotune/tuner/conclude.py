@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from autotune.core.decision import Decision, without_unconfirmed
@@ -16,10 +17,10 @@ from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import Applied, Clock, Exporter, ExportFile, Server, TrialStore
 from autotune.tuner import phases
+from autotune.tuner.crashes import despite_a_crash
 from autotune.tuner.deciding import decision_of
 from autotune.tuner.phases import Phase
 from autotune.tuner.recorder import NotBelieved, Recorder, Say
-from search_spaces.candidate import Candidate
 
 CONFIRMATIONS = 3
 """How many picks may fail their confirmation before the study gives up."""
@@ -55,7 +56,6 @@ class Conclusion:
     store: TrialStore
     exporter: Exporter
     recorder: Recorder
-    check_outputs: Callable[[Server, Candidate], object]
     documents: Documents
     clock: Clock
     say: Say
@@ -115,9 +115,9 @@ class Conclusion:
         self.exporter.write(pick.candidate, staged, self.study.name, ())
         strict = self.exporter.strict_server(staged)
         try:
-            strict.start()
-            applied = strict.apply(pick.candidate)
-            self.check_outputs(strict, pick.candidate)
+            applied = despite_a_crash(
+                lambda: self._served(strict, pick), strict, partial(self.say, "again")
+            )
             if pick.confirmation is None:
                 target = phases.at_target(self.study)
                 measured = self._measure(strict, pick, applied, Purpose.CONFIRM, target)
@@ -132,6 +132,12 @@ class Conclusion:
             self.store.end_trial(self.study_id, pick.number, TrialState.FAILED, reason)
         finally:
             strict.close()
+
+    def _served(self, strict: Server, pick: Trial) -> Applied:
+        strict.start()
+        applied = strict.apply(pick.candidate)
+        self.recorder.check_outputs(strict, pick.candidate)
+        return applied
 
     def _neighbourhood(self, strict: Server, pick: Trial, applied: Applied) -> None:
         """Measure what is not measured yet of the neighbourhood, until a point misses the SLA."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 from autotune.core.canary import changed
@@ -23,6 +24,7 @@ from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState, numbered
 from autotune.ports import Clock, Server, TrialStore
 from autotune.tuner import phases
+from autotune.tuner.crashes import revive
 from autotune.tuner.deciding import decision_of
 from autotune.tuner.phases import Phase
 from autotune.tuner.recorder import NotBelieved, Recorder, Say
@@ -243,8 +245,7 @@ class Finals:
             if purpose in FAILS:
                 self.store.end_trial(self.study_id, number, TrialState.FAILED, reason)
             self._lost.add(number)
-            if not self.server.alive():
-                self.server.start()
+            revive(self.server, partial(self.say, "again"))
         return None
 
 

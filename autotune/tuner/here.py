@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,28 +11,15 @@ from autotune.core.decision import Decision
 from autotune.core.errors import CandidateFailed, ServerFailed
 from autotune.core.intervals import Interval
 from autotune.core.measurement import Purpose
-from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.study import PickRule, Study
 from autotune.core.trial import Trial, TrialState
-from autotune.ports import (
-    AccuracyGate,
-    Applied,
-    Clock,
-    Exporter,
-    LoadDriver,
-    OutputCheck,
-    Server,
-    Telemetry,
-    TrialSource,
-    TrialStore,
-)
-from autotune.tuner.answers import Answers
+from autotune.ports import Applied, Exporter, TrialSource
 from autotune.tuner.conclude import Conclusion, Documents, Settled
+from autotune.tuner.crashes import despite_a_crash, revive
 from autotune.tuner.deciding import decision_of
-from autotune.tuner.finals import Finals
-from autotune.tuner.measure import Measurer
 from autotune.tuner.phases import at_target
-from autotune.tuner.recorder import Keep, NotBelieved, Recorder, Say
+from autotune.tuner.recorder import NotBelieved, Say
+from autotune.tuner.rig import Rig
 from autotune.tuner.venue import Overseer, Readied
 from search_spaces.candidate import Candidate
 
@@ -41,40 +28,13 @@ CHECKED_SAMPLES = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class Here:
-    """Implements `Venue`. ``out`` receives the export; ``work`` is scratch on the same disk.
-    ``baseline`` is the first candidate; ``found`` the configuration that the model was found with,
-    where that is another (None: it is the same); accuracy is told against what it answers. What
-    answers tell of variants goes to the ``store``."""
+class Here(Rig):
+    """Implements `Venue`. ``out`` receives the export; ``work`` is scratch on the same disk."""
 
-    study: Study
-    study_id: int
-    store: TrialStore
-    server: Server
-    load: LoadDriver
-    telemetry: Telemetry
-    check: OutputCheck
     exporter: Exporter
     documents: Documents
-    samples_for: Callable[[ModelInterface], Sequence[Sample]]
-    clock: Clock
-    baseline: Candidate
     out: Path
     work: Path
-    found: Candidate | None = None
-    gate: AccuracyGate | None = None
-    _samples: Sequence[Sample] = field(default=(), init=False)
-    _answers: Answers = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._answers = Answers(
-            study=self.study,
-            study_id=self.study_id,
-            store=self.store,
-            check=self.check,
-            gate=self.gate,
-            in_service=self.found or self.baseline,
-        )
 
     @property
     def side_by_side(self) -> int:
@@ -82,21 +42,22 @@ class Here:
 
     def prepare(self, say: Say) -> Readied:
         self.exporter.preflight(self.out, self.study.name)
+        tell = partial(say, "prepare")
+        return despite_a_crash(lambda: self._readied(say), self.server, tell)
+
+    def _readied(self, say: Say) -> Readied:
         say("prepare", "starting the server")
         self.server.start()
         say("prepare", f"loading {self.study.model.name} as it is configured now")
         served, applied = self._loaded(say)
-        interface = self.server.interface()
-        self._samples = self.samples_for(interface)
-        self.load.prepare(interface, self._samples)
         say("check", "comparing served outputs with the model run directly")
-        compared = self._answers.compare(self.server, served, self._samples)
+        compared = self.prepare_load(served)
         say("check", compared)
         if self.gate is not None:
             say("check", "asking for the answers that accuracy is measured by")
             if self.found is not None:
                 self.server.apply(self.found)
-            self._answers.ask_source(self.server)
+            self.answers.ask_source(self.server)
         return Readied(
             compared=compared, instances=applied.instances, identity=self.server.identity()
         )
@@ -104,13 +65,15 @@ class Here:
     def _loaded(self, say: Say) -> tuple[Candidate, Applied]:
         """The first candidate; or, where that does not load any more, the configuration that the
         model was found with: the first trial then fails, and others may take its place."""
+        tell = partial(say, "prepare")
         if self.found is not None:
             try:
-                return self.baseline, self.server.apply(self.baseline)
+                return self.baseline, despite_a_crash(
+                    lambda: self.server.apply(self.baseline), self.server, tell
+                )
             except ServerFailed as exc:
                 say("prepare", f"the configuration in service does not load any more: {exc.rule}")
-                if not self.server.alive():
-                    self.server.start()
+                revive(self.server, tell)
         found = self.found or self.baseline
         try:
             return found, self.server.apply(found)
@@ -128,13 +91,13 @@ class Here:
         """Measure one trial, and leave a server that lives."""
         state, reason = self._measured(trial, source)
         source.ended(trial.number, state, reason)
-        if state is TrialState.FAILED and not self.server.alive():
-            self.server.start()  # one that cannot be had again is no later candidate's fault
+        if state is TrialState.FAILED:
+            revive(self.server)  # one that cannot be had again is no later candidate's fault
 
     def _measured(self, trial: Trial, source: TrialSource) -> tuple[TrialState, str]:
         """The candidate is blamed only for what the server did under it."""
-        recorder = self._recorder(self._answers, source.measured, CHECKED_SAMPLES)
-        recorder.again = partial(source.again, trial.number)
+        again = partial(source.again, trial.number)
+        recorder = self.recorder(source.measured, again, checked=CHECKED_SAMPLES)
         phase = at_target(self.study, Contender(self.study, source.so_far()))
         try:
             recorder.take(self.server, trial, Purpose.TRIAL, phase)
@@ -144,47 +107,22 @@ class Here:
             return TrialState.FAILED, str(exc)
         return TrialState.OK, ""
 
-    def _recorder(self, answers: Answers, keep: Keep, checked: int | None = None) -> Recorder:
-        """``checked``: on how many samples the answers are compared; None: on all."""
-        measurer = Measurer(
-            study=self.study, load=self.load, telemetry=self.telemetry, clock=self.clock
-        )
-        return Recorder(
-            keep=keep,
-            measurer=measurer,
-            check_outputs=lambda server, candidate: answers.compare(
-                server, candidate, self._samples[:checked]
-            ),
-            accuracy_drop=answers.drop,
-        )
-
     # --------------------------------------------------------------------------------- the end
     def settle(self, overseer: Overseer) -> Settled:
-        keep = partial(self.store.add_measurement, self.study_id)
-        again = partial(overseer.say, "again")
-        finals = Finals(
-            study=self.study,
-            study_id=self.study_id,
-            store=self.store,
-            server=self.server,
-            recorder=_told(self._recorder(self._answers, keep, CHECKED_SAMPLES), again),
-            clock=self.clock,
-            say=overseer.say,
-            warn=overseer.warn,
-            decision=overseer.decision,
+        self.finals(
+            overseer.say,
+            overseer.warn,
+            overseer.decision,
             seconds_left=overseer.seconds_left,
-        )
-        finals.run()
-        exported = self._answers.anew()
+            checked=CHECKED_SAMPLES,
+        ).run()
+        exported = self.answers.anew()
         conclusion = Conclusion(
             study=self.study,
             study_id=self.study_id,
             store=self.store,
             exporter=self.exporter,
-            recorder=_told(self._recorder(exported, keep), again),
-            check_outputs=lambda server, candidate: exported.compare(
-                server, candidate, self._samples
-            ),
+            recorder=self.recorder_of_stored(overseer.say, answers=exported),
             documents=self.documents,
             clock=self.clock,
             say=overseer.say,
@@ -198,12 +136,6 @@ class Here:
 
     def close(self) -> None:
         self.server.close()
-
-
-def _told(recorder: Recorder, again: Callable[[str], None]) -> Recorder:
-    """One that says why it measures again."""
-    recorder.again = again
-    return recorder
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from autotune.core.measurement import Ended, LoadResult
 from autotune.core.model_interface import ModelInterface, Sample
 from autotune.core.workload import Workload
-from autotune.ports import LoadDriver, LoadPlan, Saturate, Server
+from autotune.ports import Applied, LoadDriver, LoadPlan, Saturate, Server
+from autotune.tuner.crashes import despite_a_crash
 from autotune.tuner.measure import enough_in_flight
 from search_spaces.candidate import Candidate
 
@@ -15,17 +16,18 @@ WARMUP_S = 2.0
 MEASURE_S = 5.0
 
 
-def saturation_of(
+def saturation_of(  # noqa: PLR0913 - of what, with what, and who is told
     server: Server,
     load: LoadDriver,
     candidate: Candidate,
     workload: Workload,
     samples_for: Callable[[ModelInterface], Sequence[Sample]],
+    *,
+    tell: Callable[[str], None],
 ) -> float:
     """Good answers per second of a candidate under a burst, on a server that is not started yet:
-    a look, without an interval."""
-    server.start()
-    applied = server.apply(candidate)
+    a look, without an interval. ``tell`` is told of a crash at its start."""
+    applied = despite_a_crash(lambda: _served(server, candidate), server, tell)
     interface = server.interface()
     load.prepare(interface, samples_for(interface))
     plan = LoadPlan(
@@ -36,6 +38,11 @@ def saturation_of(
         max_in_flight=workload.max_in_flight,
     )
     return load.run(server.endpoint, plan, _Unwatched()).achieved_qps
+
+
+def _served(server: Server, candidate: Candidate) -> Applied:
+    server.start()
+    return server.apply(candidate)
 
 
 class _Unwatched:

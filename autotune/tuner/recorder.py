@@ -11,6 +11,7 @@ from autotune.core.measurement import Measurement, Purpose
 from autotune.core.trial import Trial
 from autotune.core.validity import LOST_GPU
 from autotune.ports import Applied, Server
+from autotune.tuner.crashes import despite_a_crash
 from autotune.tuner.measure import Measurer
 from autotune.tuner.phases import Phase
 from search_spaces.candidate import Candidate
@@ -53,15 +54,15 @@ class Recorder:
     ) -> Measurement:
         """Serve the trial's candidate, check its answers and their accuracy, and measure it: all of
         it anew at each try, or not the first two where it is ``applied`` already. NotBelieved when
-        the last try cannot be believed either; ServerFailed passes. AutotuneError where the GPU is
-        gone at two tries running: nothing more can be measured on it."""
+        the last try cannot be believed either; ServerFailed passes, of a server that crashes before
+        the load comes at its second crash. AutotuneError where the GPU is gone at two tries
+        running: nothing more can be measured on it."""
         reason = lost = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.again(reason)
             try:
-                served = applied or self._apply(server, trial.candidate)
-                drop = self.accuracy_drop(server, trial.candidate)
+                served, drop = self._served(server, trial.candidate, applied)
                 measured = self.measurer.measure(server, trial.candidate, served, purpose, phase)
             except LoadFailed as exc:
                 reason = str(exc)
@@ -76,10 +77,18 @@ class Recorder:
             reason = "; ".join(measured.invalid_because)
         raise NotBelieved(f"measured {ATTEMPTS} times: {reason}")
 
-    def _apply(self, server: Server, candidate: Candidate) -> Applied:
+    def _served(
+        self, server: Server, candidate: Candidate, applied: Applied | None
+    ) -> tuple[Applied, float | None]:
+        """How it is applied, and how much worse it answers than the source model."""
+        if applied is not None:
+            return applied, self.accuracy_drop(server, candidate)
+        return despite_a_crash(lambda: self._apply(server, candidate), server, self.again)
+
+    def _apply(self, server: Server, candidate: Candidate) -> tuple[Applied, float | None]:
         applied = server.apply(candidate)
         self.check_outputs(server, candidate)
-        return applied
+        return applied, self.accuracy_drop(server, candidate)
 
 
 def _gone(said: str) -> AutotuneError:

@@ -336,6 +336,7 @@ W = (np.arange(12).reshape(4, 3) / 7).astype("float32")
 
 class TritonPythonModel:
     def initialize(self, args):
+        INITIALIZE
         self.args = args
         self.count = 0
 
@@ -355,13 +356,18 @@ output { name: "y" data_type: TYPE_FP32 dims: 3 }
 """
 
 
-def own_model(repository: Path, body: str = "", *, reference: bool = True) -> dict[str, str]:
-    """A model of the user's own on the Python backend, ``body`` being what it does to ``x``; with
-    ``reference`` the ONNX file that it should answer like beside it. The study's model section."""
+def own_model(
+    repository: Path, body: str = "", *, initialize: str = "", reference: bool = True
+) -> dict[str, str]:
+    """A model of the user's own on the Python backend, ``body`` being what it does to ``x`` and
+    ``initialize`` what it begins with; with ``reference`` the ONNX file that it should answer like
+    beside it. The study's model section."""
     version = repository / "own" / "1"
     version.mkdir(parents=True)
     (repository / "own" / "config.pbtxt").write_text(PYTHON_CONFIG)
-    (version / "model.py").write_text(PYTHON_MODEL.replace("BODY", body))
+    (version / "model.py").write_text(
+        PYTHON_MODEL.replace("BODY", body).replace("INITIALIZE", initialize)
+    )
     if reference:
         onnx_models.linear(version / "model.onnx")
     return {"repository": str(repository), "name": "own"}

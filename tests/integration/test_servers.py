@@ -27,14 +27,16 @@ from autotune.adapters.triton.local import LocalServer
 from autotune.adapters.triton.ports import Ports, free_ports
 from autotune.adapters.triton.process import ChildProcess
 from autotune.adapters.triton.remote import RemoteServer
-from autotune.adapters.triton.repository import ServedModel
+from autotune.adapters.triton.repository import ServedModel, from_repository
 from autotune.adapters.triton.servers import Servers
-from autotune.core.errors import CandidateFailed, InputRefused, ServerFailed
+from autotune.core.errors import CandidateFailed, InputRefused, ServerCrashed, ServerFailed
 from autotune.core.model_interface import TensorSpec
 from autotune.core.study import Launch, ServerSpec
 from autotune.ports import Server
+from autotune.tuner.crashes import despite_a_crash
 from search_spaces.candidate import Candidate
 from tests.integration.conftest import FAST
+from tests.integration.studies import own_model
 
 pytestmark = pytest.mark.server
 
@@ -156,9 +158,26 @@ def test_a_server_that_is_killed_is_reported_with_its_log_and_started_again(
     os.kill(shared.pids()[0], signal.SIGKILL)
     with pytest.raises(ServerFailed, match=r"(?s)SIGKILL.*Started GRPCInferenceService") as failure:
         shared.mark()
-    assert not isinstance(failure.value, CandidateFailed)
+    assert isinstance(failure.value, ServerCrashed)
     assert shared.apply(PLAIN).restarted
     np.testing.assert_array_equal(ask(shared, np.ones((1, 2), np.float32)), [[2, 2]])
+
+
+def test_a_stub_that_dies_as_the_model_is_loaded_is_a_crash_and_is_got_over(
+    server_environment: ServerEnvironment, tmp_path: Path, started: Started
+) -> None:
+    mark = str(tmp_path / "once")
+    once = f"os.path.exists({mark!r}) or (os.mknod({mark!r}), os.abort())"
+    own_model(tmp_path / "models", initialize=once)
+    model = from_repository(tmp_path / "models", "own", tmp_path / "copy")
+    launcher = EmbeddedLauncher(lambda: server_environment)
+    server = started(LocalServer(FAST, model, launcher, work_dir=tmp_path / "server"))
+    server.start()
+    first = server.pids()[0]
+    told: list[str] = []
+    despite_a_crash(lambda: server.apply(Candidate({})), server, told.append)
+    assert ["Stub process 'own_0' is not healthy" in each for each in told] == [True]
+    assert server.pids()[0] != first
 
 
 def test_a_server_that_hangs_is_ended_after_its_deadline_and_started_again(

@@ -64,6 +64,6 @@ def test_without_a_log_and_without_a_count_nothing_is_told(tmp_path: Path) -> No
     ],
 )
 def test_a_load_that_failed_for_want_of_memory_says_so(said: str, memory: str, begins: str) -> None:
-    failed = control.candidate_failed(Refused("the server refused", value=said), "x", memory)
+    failed = control.not_loaded(Refused("the server refused", value=said), "x", memory)
     assert failed.rule.startswith(begins)
     assert memory in failed.rule

@@ -20,7 +20,7 @@ from autotune.adapters.triton import control, statistics
 from autotune.adapters.triton.launchers import arguments, refuse_reserved
 from autotune.adapters.triton.ports import Ports, fixed_ports, free_ports
 from autotune.adapters.triton.process import ChildProcess, Command, tail
-from autotune.core.errors import InputRefused, ServerFailed
+from autotune.core.errors import CandidateFailed, InputRefused, ServerCrashed, ServerFailed
 from autotune.core.measurement import BatchStat
 
 MS = 1_000_000
@@ -235,6 +235,7 @@ def test_a_grandchild_in_a_session_of_its_own_does_not_escape(tmp_path: Path) ->
         time.sleep(0.02)
     assert_gone(pids)
     assert child.ending() == "was ended by SIGKILL"
+    assert child.ended_by is signal.SIGKILL
 
 
 def test_shared_memory_of_its_prefix_is_removed_and_no_other(tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_a_module_that_is_missing_is_told_with_where_to_name_it():
         "  /models/decode/1/model.py(1): <module>\n"
         "  <frozen importlib._bootstrap>(241): _call_with_frames_removed\n;"
     )
-    failed = control.candidate_failed(control.Refused("refused", value=said), "a")
+    failed = control.not_loaded(control.Refused("refused", value=said), "a")
     assert failed.rule == (
         "the server cannot load a: load failed: Internal: ModuleNotFoundError: No module named"
         " 'cv2'\n  /models/decode/1/model.py(1): <module>"
@@ -292,5 +293,21 @@ def test_a_module_that_is_missing_is_told_with_where_to_name_it():
 
 
 def test_what_else_a_server_refuses_is_told_as_it_says_it():
-    failed = control.candidate_failed(control.Refused("refused", value="no such input"), "a")
+    failed = control.not_loaded(control.Refused("refused", value="no such input"), "a")
     assert str(failed) == "the server cannot load a: no such input"
+
+
+@pytest.mark.parametrize(
+    ("said", "memory", "kind"),
+    [
+        ("load failed: Stub process 'm_0_0' is not healthy.", "", ServerCrashed),
+        ("Failed to initialize stub, stub process exited unexpectedly: m_0_0", "", ServerCrashed),
+        ("Stub process 'm_0_0' is not healthy.", "its log: std::bad_alloc", CandidateFailed),
+        ("unable to find 'healthy.onnx' for model 'm'", "", CandidateFailed),
+    ],
+)
+def test_a_stub_that_is_gone_is_a_crash_unless_memory_ran_out(
+    said: str, memory: str, kind: type[ServerFailed]
+) -> None:
+    failed = control.not_loaded(control.Refused("refused", value=said), "a", memory)
+    assert type(failed) is kind

@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from autotune.adapters.triton import statistics
 from autotune.adapters.triton.config import ModelConfig
-from autotune.core.errors import CandidateFailed, ServerFailed
+from autotune.core.errors import CandidateFailed, ServerCrashed, ServerFailed
 from autotune.core.memory import blamed, tells_out_of_memory
 from autotune.core.model_interface import ModelInterface, TensorSpec
 
@@ -21,6 +21,8 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 10.0
 LIVE_TIMEOUT_S = 2.0
 _POLL_S = 0.05
+_STUB_DIED = re.compile(r"stub process\b.*\b(?:not healthy|unhealthy|exited)", re.IGNORECASE)
+"""How Triton says that an instance of its Python backend has died."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
@@ -168,20 +170,27 @@ def interface(metadata: Any, config: ModelConfig) -> ModelInterface:
     )
 
 
-def candidate_failed(error: ServerFailed, candidate: object, memory: str = "") -> CandidateFailed:
+def not_loaded(error: ServerFailed, candidate: object, memory: str = "") -> ServerFailed:
     """What the server said, its Python backend's traces without Python's own lines, as memory's
     fault where that, or ``memory``, says so. A module that is missing there is told with where to
-    name it."""
+    name it. CandidateFailed, or ServerCrashed where a process of the server died of it."""
     said = _without_frames(str(error.value))
     missing = _MISSING.search(said)
     beside = f" ({memory})" if memory and not tells_out_of_memory(said) else ""
-    return CandidateFailed(
+    return failure_of(said, memory)(
         blamed(f"the server cannot load {candidate}: {said}{beside}", said + memory),
         next_step=""
         if missing is None
         else f"The server's Python has no module {missing[1]}: name its package in the file of"
         " server.requirements (launch embedded), or install it where that server runs.",
     )
+
+
+def failure_of(said: str, memory: str = "") -> type[ServerFailed]:
+    """CandidateFailed for what a server refuses with these words; ServerCrashed where they tell
+    that a process of it has died, and neither they nor ``memory`` that memory ran out."""
+    died = _STUB_DIED.search(said) and not tells_out_of_memory(said + memory)
+    return ServerCrashed if died else CandidateFailed
 
 
 def _without_frames(said: str) -> str:

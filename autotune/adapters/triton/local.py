@@ -15,7 +15,7 @@ from autotune.adapters.triton.control import (
     Refused,
     Unanswered,
     Unreachable,
-    candidate_failed,
+    not_loaded,
 )
 from autotune.adapters.triton.launchers import Launcher, refuse_reserved
 from autotune.adapters.triton.loading import Loading, applied, loaded_configs
@@ -35,7 +35,7 @@ from autotune.adapters.triton.ports import (
 )
 from autotune.adapters.triton.process import ChildProcess, tail
 from autotune.adapters.triton.repository import ServedModel
-from autotune.core.errors import CandidateFailed, InputRefused, ServerFailed
+from autotune.core.errors import CandidateFailed, InputRefused, ServerCrashed, ServerFailed
 from autotune.core.measurement import ServerWindow
 from autotune.core.memory import blamed
 from autotune.core.model_interface import Endpoint, ModelInterface
@@ -130,7 +130,7 @@ class LocalServer:
             reloaded = self._asked(lambda control: self._load(control, wanted))
         except Refused as error:
             memory = self._memory.found(lost=True)
-            raise candidate_failed(error, candidate, memory) from error
+            raise not_loaded(error, candidate, memory) from error
         loaded = self._asked(lambda control: loaded_configs(control, self._model))
         self._instances = instances_of(loaded)
         if processes := processes_of(loaded):
@@ -152,8 +152,7 @@ class LocalServer:
         """ServerFailed also where an instance has died: the server stays, and goes on without."""
         mark = self._asked(lambda control: control.statistics(self._steps))
         if leftovers.dead(self.pids):
-            died = self._blamed("an instance of the model died", lost=True)
-            raise ServerFailed(died, next_step=self._shown_log())
+            raise self._failure("an instance of the model died", lost=True, kind=ServerCrashed)
         return mark
 
     def between(self, start: StatisticsMark, end: StatisticsMark) -> ServerWindow:
@@ -186,9 +185,8 @@ class LocalServer:
             self._restart(flags)
         except ServerFailed as error:
             if candidate.server_flags:
-                raise CandidateFailed(
-                    f"the server does not start with {candidate}: {error}"
-                ) from error
+                kind = ServerCrashed if isinstance(error, ServerCrashed) else CandidateFailed
+                raise kind(f"the server does not start with {candidate}: {error}") from error
             raise
         return True
 
@@ -251,7 +249,7 @@ class LocalServer:
         with self._log.open(errors="replace") as stream:
             stream.seek(log_start)
             taken = _TAKEN in stream.read().lower()
-        kind = _PortTaken if taken else ServerFailed
+        kind = _PortTaken if taken else self._kind_of_end()
         return kind(f"the server {self._ending()} at its start", next_step=self._shown_log())
 
     def _port_refused(self) -> InputRefused:
@@ -270,10 +268,9 @@ class LocalServer:
         except Unanswered as error:
             live = self._control.live()
             self._end(lambda child: child.kill())
-            failure = CandidateFailed if live else ServerFailed
+            kind = CandidateFailed if live else ServerFailed
             state = "is alive, but did not finish" if live else "hangs and was ended"
-            hung = self._blamed(f"the server {state}: {error}", lost=True)
-            raise failure(hung, next_step=self._shown_log()) from error
+            raise self._failure(f"the server {state}: {error}", lost=True, kind=kind) from error
         except Unreachable as error:
             raise self._gone() from error
 
@@ -285,16 +282,26 @@ class LocalServer:
         while self._running() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         ending = "does not answer" if self._running() else self._ending()
-        gone = self._blamed(f"the server {ending}", lost=_KILLED in ending)
-        return ServerFailed(gone, next_step=self._shown_log())
+        return self._failure(
+            f"the server {ending}", lost=_KILLED in ending, kind=self._kind_of_end()
+        )
 
     def _ending(self) -> str:
         return self._child.ending() if self._child else "is not running"
 
-    def _blamed(self, what: str, *, lost: bool) -> str:
-        """What happened under this candidate, and whether for want of memory."""
+    def _kind_of_end(self) -> type[ServerFailed]:
+        """A signal ends a server that crashes; one that will not have its options exits."""
+        signalled = self._child is not None and self._child.ended_by is not None
+        return ServerCrashed if signalled else ServerFailed
+
+    def _failure(self, what: str, *, lost: bool, kind: type[ServerFailed]) -> ServerFailed:
+        """What happened under this candidate; where that was for want of memory it says so, and is
+        no crash."""
         told = self._memory.found(lost=lost)
-        return blamed(f"{what} ({told})" if told else what, told)
+        if told and kind is ServerCrashed:
+            kind = ServerFailed
+        words = blamed(f"{what} ({told})" if told else what, told)
+        return kind(words, next_step=self._shown_log())
 
     def _shown_log(self) -> str:
         """The log's last lines for an error's text, without the tables of the server's options."""

@@ -86,15 +86,21 @@ class ChildProcess:
         code = self._guard.poll()
         return code if code is None or code >= 0 else 128 - code
 
+    @property
+    def ended_by(self) -> signal.Signals | None:
+        """The signal that ended it; None where none did, or it is running."""
+        status = self.exit_status
+        if status is not None:
+            with contextlib.suppress(ValueError):
+                return signal.Signals(status - 128)
+        return None
+
     def ending(self) -> str:
         """How it ended, in words; "is running" while it has not."""
-        code = self._guard.poll()
-        if code is None:
+        status, by = self.exit_status, self.ended_by
+        if status is None:
             return "is running"
-        number = -code if code < 0 else code - 128
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(number).name}"
-        return f"ended with exit status {code}"
+        return f"ended with exit status {status}" if by is None else f"was ended by {by.name}"
 
     def pids(self) -> list[int]:
         """The command's process and all its descendants, without the guard."""

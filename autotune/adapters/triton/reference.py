@@ -24,13 +24,13 @@ from autotune.adapters.triton.comparison import (
     kind_of,
 )
 from autotune.adapters.triton.config import ModelConfig
+from autotune.adapters.triton.control import failure_of
 from autotune.adapters.triton.direct import Direct, NotRun, OnnxDirect, TorchDirect
 from autotune.adapters.triton.repository import ServedModel
 from autotune.adapters.triton.reshapes import from_model, to_model
 from autotune.adapters.triton.server_python import ServerPython, this_python
 from autotune.core.errors import (
     AutotuneError,
-    CandidateFailed,
     InputRefused,
     OutputsDiffer,
     ServerFailed,
@@ -67,8 +67,9 @@ class Connect(Protocol):
 class HttpInfer:
     """Requests over HTTP through tritonclient: ``at_once`` of them open at a time.
 
-    CandidateFailed if an answer is an error, OutputsDiffer if it cannot be read as what it says it
-    is, ServerFailed if there is none.
+    CandidateFailed if an answer is an error, ServerCrashed if it is that a process of the server
+    has died, OutputsDiffer if it cannot be read as what it says it is, ServerFailed if there is
+    none.
     """
 
     endpoint: Endpoint
@@ -102,7 +103,7 @@ class HttpInfer:
         if "timed out" in str(error) or "Timeout" in str(error):
             return ServerFailed(f"the server does not answer within {self.timeout_s:g} s: {error}")
         said = str(error.message())
-        return CandidateFailed(
+        return failure_of(said)(
             blamed(f"the server answers an error to a valid request: {said}", said),
             next_step="The server's own log says more.",
         )

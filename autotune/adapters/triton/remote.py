@@ -14,7 +14,7 @@ from autotune.adapters.triton.control import (
     Control,
     Refused,
     Unanswered,
-    candidate_failed,
+    not_loaded,
 )
 from autotune.adapters.triton.loading import Loading, applied, loaded_configs
 from autotune.adapters.triton.pipeline import calls, configs, instances_of, steps
@@ -90,7 +90,7 @@ class RemoteServer:
         try:
             reloaded = self._asked(lambda c: self._loading.bring(c, wanted, timeout_s))
         except Refused as error:
-            raise candidate_failed(error, candidate) from error
+            raise not_loaded(error, candidate) from error
         loaded = self._asked(lambda control: loaded_configs(control, self._model))
         self._instances = instances_of(loaded)
         return applied(loaded, seconds=time.monotonic() - began, restarted=False, reloaded=reloaded)
