@@ -366,6 +366,22 @@ def test_progress_says_what_a_trial_came_to(
     assert "after 12.0 s: clear" in line.replace("\n", " ")
 
 
+def test_a_terminal_keeps_why_a_trial_is_measured_again(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = io.StringIO()
+    terminal = rich.console.Console(file=text, width=200, force_terminal=True)
+    monkeypatch.setattr(Console, "err", terminal)
+    step = Progress(stage="trial", text="measuring", trial=6, of=30, candidate=trials[5].candidate)
+    with listener(SLA, quiet=False) as listen:
+        listen(step)
+        listen(replace(step, text="measuring again: it fell behind", candidate=None))
+        listen(replace(step, candidate=None, finished=trials[5]))
+    kept = [line for line in text.getvalue().splitlines() if "measuring" in line]
+    assert len(kept) == 1
+    assert "6/30     measuring again: it fell behind" in kept[0]
+
+
 # ------------------------------------------------------------------------------- whole documents
 def test_show_tells_the_comparisons_other_traffic_and_what_was_not_believed(
     trials: list[Trial], decision: Decision, printed: Callable[[int], io.StringIO]
