@@ -1,4 +1,4 @@
-"""What is in service of a champion's models, held against what was promoted there."""
+"""What is in service where a champion belongs, held against what was promoted, or found."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from autotune.bootstrap.releases import (
     BRINGS,
     Contents,
     Place,
+    found_by,
     in_service,
     is_shared,
     known_of,
@@ -23,7 +24,7 @@ from autotune.bootstrap.releases import (
 )
 from autotune.core.errors import AutotuneError
 from autotune.core.promotions import Edited, Promotion, Target
-from autotune.core.study import Study
+from autotune.core.study import Launch, Study
 from autotune.core.wording import listed
 from autotune.retune.promote import MACHINE, label_of
 from autotune.settings import Settings
@@ -38,20 +39,56 @@ def edited_since(store: ServiceStore, champion: Promotion, study: Study) -> Edit
     """What somebody changed in service since the promotion, in the words of the study's space where
     it can be said in them; None where nothing was. AutotuneError or OSError where the target cannot
     be looked at. Of a model's files those are read that the promotion brought."""
+    candidate = Candidate.from_json(champion.candidate)
     wanted = _promoted(store, champion)
+    found = _edited(champion.target, wanted, candidate, study, whole=True)
+    return None if found is None else replace(found, promotion=champion.id)
+
+
+def other_than_found(target: Target, study: Study, found: Candidate) -> Edited | None:
+    """As `edited_since`, where nothing was promoted yet: what is in service instead of what the
+    study finds, by the configurations alone, of the models that the target has."""
+    remote = study.server.launch is Launch.REMOTE
+    wanted = known_of(Contents(configs=found_by(study).configs), completed=remote)
+    other = _edited(target, wanted, found, study, whole=False)
+    return None if other is None else replace(other, instead="what the study finds")
+
+
+def other_than_before(study: Study, before: Candidate, found: Candidate) -> Edited | None:
+    """Of a model that is tuned where it is served, by what an earlier study found there."""
+    place = study.server.grpc if study.server.launch is Launch.REMOTE else study.model.repository
+    names = sorted({*before, *found})
+    changed = [name for name in names if before.get(name) != found.get(name)]
+    if place is None or not changed:
+        return None
+    told = [f"{name} is {found.get(name)}, not {before.get(name)}" for name in changed]
+    return Edited(
+        promotion=None,
+        target=str(place),
+        words=_line(told),
+        diff="".join(f"# {each}\n" for each in told),
+        instead="what the study before found there",
+        candidate=found,
+    )
+
+
+def _edited(
+    target: Target, wanted: Known, own: Candidate, study: Study, *, whole: bool
+) -> Edited | None:
+    """``whole``: each model has to be there; else what is not was never put there."""
     if not wanted.configs:
         return None
     with ExitStack() as stack:
-        seen = _seen(champion.target, wanted, stack)
+        seen = _seen(target, wanted, stack, whole=whole)
     if not seen.differences:
         return None
     return Edited(
-        promotion=champion.id,
-        target=str(champion.target),
+        promotion=None,
+        target=str(target),
         words=_line(seen.differences),
         diff=seen.diff,
-        lasting=champion.target.repository is not None,
-        candidate=_in_words(champion, study, wanted, seen),
+        lasting=target.repository is not None,
+        candidate=_in_words(own, study, wanted, seen),
     )
 
 
@@ -95,25 +132,29 @@ class _Seen:
     files: bool = False
 
 
-def _seen(target: Target, wanted: Known, stack: ExitStack) -> _Seen:
+def _seen(target: Target, wanted: Known, stack: ExitStack, *, whole: bool) -> _Seen:
     """A directory as its files say, and then what its server has loaded of that; a server alone as
     it has it loaded."""
     at = place(target, stack, known=None)
     if target.repository is None:
-        return _served(at, wanted.configs)
-    seen = _filed(at, target.repository, wanted)
+        return _served(at, wanted, whole=whole)
+    seen = _filed(at, target.repository, wanted, whole=whole)
     if target.grpc is not None and not seen.differences:
-        return _served(place(replace(target, repository=None), stack, known=None), wanted.configs)
+        server = place(replace(target, repository=None), stack, known=None)
+        return _served(server, wanted, whole=whole)
     return seen
 
 
-def _filed(at: Place, repository: Path, wanted: Known) -> _Seen:
+def _filed(at: Place, repository: Path, wanted: Known, *, whole: bool) -> _Seen:
     seen = _Seen(completed=False)
     for name, own in wanted.configs.items():
-        here = seen.now[name] = at.present(name)
+        here = at.present(name)
+        if not whole and here in (None, ModelConfig(name=name)):
+            continue
+        seen.now[name] = here
         if here is None:
             seen.differences.append(f"{name} is not there any more")
-        elif here != own:
+        elif not wanted.is_file(name, here):
             told = differences(own, here) or [f"other fields of {name} are set"]
             seen.differences += [f"{name}: {each}" for each in told]
             seen.diff += "".join(text_diff(name, render(own), render(here), _CALLED))
@@ -123,7 +164,7 @@ def _filed(at: Place, repository: Path, wanted: Known) -> _Seen:
     return seen
 
 
-_CALLED = ("promoted", "in service")
+_CALLED = ("as it was", "in service")
 
 
 def _other_files(folder: Path, brought: Mapping[str, str]) -> Iterator[str]:
@@ -137,10 +178,13 @@ def _other_files(folder: Path, brought: Mapping[str, str]) -> Iterator[str]:
             yield f"{path} has other contents"
 
 
-def _served(at: Place, wanted: Mapping[str, ModelConfig]) -> _Seen:
+def _served(at: Place, wanted: Known, *, whole: bool) -> _Seen:
     seen = _Seen(completed=True)
-    for name, own in wanted.items():
-        here = seen.now[name] = at.present(name)
+    for name, own in wanted.configs.items():
+        here = at.present(name)
+        if not whole and here is None:
+            continue
+        seen.now[name] = here
         told = ["it is not loaded"] if here is None else differences(own, here)
         seen.differences += [f"{name}: {each}" for each in told]
     seen.diff = "".join(f"# {each}\n" for each in seen.differences)
@@ -153,21 +197,20 @@ def _line(found: list[str]) -> str:
 
 
 # ------------------------------------------------------------------------------- in a space's words
-def _in_words(champion: Promotion, study: Study, wanted: Known, seen: _Seen) -> Candidate | None:
-    """The champion's candidate with what was changed of it; None where something else was."""
+def _in_words(candidate: Candidate, study: Study, wanted: Known, seen: _Seen) -> Candidate | None:
+    """The candidate with what was changed of it; None where something else was."""
     if seen.files:
         return None
     values: dict[str, Value] = {}
-    for name, own in wanted.configs.items():
-        here = seen.now[name]
-        fields = _tuned(study, name)
+    for name, here in seen.now.items():
+        own, fields = wanted.configs[name], _tuned(study, name)
         if here is None:
             return None
         was, now = (present(each, fields, gpus=gpus_of(study.server)) for each in (own, here))
-        if not _alike(own, here, now, completed=seen.completed):
+        if not _alike(own, here, now, wanted, seen):
             return None
         values |= {fields[each]: now[each] for each in fields if was.get(each) != now[each]}
-    return Candidate.from_json(champion.candidate).replacing(**values)
+    return candidate.replacing(**values)
 
 
 def _tuned(study: Study, model: str) -> dict[str, str]:
@@ -183,10 +226,14 @@ def _tuned(study: Study, model: str) -> dict[str, str]:
     }
 
 
-def _alike(own: ModelConfig, here: ModelConfig, tuned: Candidate, *, completed: bool) -> bool:
+def _alike(
+    own: ModelConfig, here: ModelConfig, tuned: Candidate, wanted: Known, seen: _Seen
+) -> bool:
     """Whether two configurations are the same but for what is tuned."""
     try:
         one, other = (with_candidate(each, tuned) for each in (own, here))
     except AutotuneError:
         return False
-    return not differences(one, other) if completed else one == other
+    if seen.completed:
+        return not differences(one, other)
+    return not differences(other, one) if wanted.completed else one == other

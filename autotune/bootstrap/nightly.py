@@ -12,7 +12,12 @@ from typing import Any
 
 from autotune.adapters.machine import SystemClock
 from autotune.bootstrap.comparing import compare_stored
-from autotune.bootstrap.edits import edited_since, is_another_machines
+from autotune.bootstrap.edits import (
+    edited_since,
+    is_another_machines,
+    other_than_before,
+    other_than_found,
+)
 from autotune.bootstrap.named_files import refuse_elsewhere
 from autotune.bootstrap.notices import deliver_waiting, notify
 from autotune.bootstrap.promotions import promote_now, propose_now
@@ -222,7 +227,7 @@ class _Work:
     def _plan(self, present: Present, weigh: Weigh, begun: StudyRecord | None) -> Plan:
         pasts = self._pasts(None if begun is None else begun.id)
         known = known_trials(self.study.definition, pasts, present.environment)
-        service = self._in_service(present.found)
+        service = self._in_service(present.found, pasts)
         return Plan(
             champion=service.champion,
             known=known,
@@ -278,23 +283,51 @@ class _Work:
         """A trial with the raw times of its requests."""
         return numbered(self.store.trials.trials(study_id, samples=True), number)
 
-    def _in_service(self, found: Candidate) -> _InService:
+    def _in_service(self, found: Candidate, pasts: Sequence[Past] = ()) -> _InService:
         """The champion is what was promoted last, or what somebody has made of it since where the
         space can say that; what is found where the study finds its model in the place that was
         promoted to, or nothing was promoted."""
         promotion = self.store.promotions.champion(self.study.model.name, self.schedule.target)
         if promotion is None:
-            return _InService()
+            return self._never_promoted(found, pasts)
         if (unseen := self._elsewhere(promotion)) is not None:
             return _InService(unseen=unseen)
-        edited, unseen = self._looked_at(promotion)
+        edited, unseen = _looked(lambda: edited_since(self.store, promotion, self.study))
         promoted = self._in_the_space(Candidate.from_json(promotion.candidate), found)
         if _found_there(self.study, promotion.target):
             measured = edited is not None
             return _InService(promoted=promoted, edited=edited, measured=measured, unseen=unseen)
+        return self._made_of(promoted, edited, unseen, found)
+
+    def _never_promoted(self, found: Candidate, pasts: Sequence[Past]) -> _InService:
+        target = self.schedule.target
+        if target is None or _found_there(self.study, target):
+            return self._found_before(found, pasts)
+        edited, unseen = _looked(lambda: other_than_found(target, self.study, found))
+        return self._made_of(found, edited, unseen, found)
+
+    def _found_before(self, found: Candidate, pasts: Sequence[Past]) -> _InService:
+        """What is tuned is what is in service, as far as anybody knows: was it the same last time?
+        Who took what that study picked did as it said; where autotune has ever changed it, that is
+        no sign of anybody."""
+        last = next((past for past in pasts if past.asks(self.study.definition)), None)
+        before = None if last is None else numbered(last.trials, CHAMPION)
+        if last is None or before is None or last.kept == found:
+            return _InService()
+        if self.store.promotions.promotions(model=self.study.model.name):
+            return _InService()
+        edited = other_than_before(self.study, before.candidate, found)
+        if edited is None:
+            return _InService()
+        return _InService(promoted=before.candidate, edited=edited, measured=True)
+
+    def _made_of(
+        self, promoted: Candidate, edited: Edited | None, unseen: str, found: Candidate
+    ) -> _InService:
         changed = None if edited is None else edited.candidate
+        champion = promoted if changed is None else self._in_the_space(changed, found)
         return _InService(
-            champion=promoted if changed is None else self._in_the_space(changed, found),
+            champion=champion if champion != found else None,
             promoted=promoted,
             edited=edited,
             measured=changed is not None,
@@ -309,13 +342,6 @@ class _Work:
             f"promotion {promotion.id} was made by {promotion.detail.get(MACHINE)}, to another"
             f" directory of the same path, {promotion.target}"
         )
-
-    def _looked_at(self, promotion: Promotion) -> tuple[Edited | None, str]:
-        """What was changed since, and why that is not known."""
-        try:
-            return edited_since(self.store, promotion, self.study), ""
-        except (AutotuneError, OSError) as exc:
-            return None, exc.rule if isinstance(exc, AutotuneError) else str(exc)
 
     def _in_the_space(self, candidate: Candidate, found: Candidate) -> Candidate:
         if self.study.space.contains(candidate):
@@ -428,6 +454,14 @@ class _Work:
         if state in (PromotionState.DONE, PromotionState.FAILED):  # by an earlier attempt
             return self.store.promotions.promotion(promotion_id)
         return promote_now(self.store, promotion_id, by=self.at.by, listen=self.at.listen)
+
+
+def _looked(look: Callable[[], Edited | None]) -> tuple[Edited | None, str]:
+    """What was changed, and why that is not known."""
+    try:
+        return look(), ""
+    except (AutotuneError, OSError) as exc:
+        return None, exc.rule if isinstance(exc, AutotuneError) else str(exc)
 
 
 def _rank(

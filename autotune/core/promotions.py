@@ -90,23 +90,31 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited:
-    """What is in service at ``target`` is not what ``promotion`` (its number) left there: ``words``
-    in a line, and the ``diff`` from what was promoted. ``candidate`` is what is there in the words
-    of a study's space; None where these cannot say it. ``lasting``: what was promoted outlasts a
-    restart of the server, so that somebody has changed it."""
+    """What is in service at ``target`` is not what ``promotion`` (its number) left there, or, where
+    there is none, another than it is held against, which ``instead`` names: ``words`` in a line,
+    and the ``diff`` from that. ``candidate`` is what is there in the words of a study's space; None
+    where these cannot say it. ``lasting``: what was promoted outlasts a restart of the server, so
+    that somebody has changed it."""
 
-    promotion: int
+    promotion: int | None
     target: str
     words: str
     diff: str
+    instead: str = "what was promoted"
     lasting: bool = True
     candidate: Candidate | None = None
+
+    @property
+    def told(self) -> str:
+        """In a sentence."""
+        return f"what is in service at {self.target} is not {self.instead}: {self.words}"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "promotion": self.promotion,
             "target": self.target,
             "words": self.words,
+            "told": self.told,
             "diff": self.diff,
             "candidate": None if self.candidate is None else self.candidate.to_json(),
         }

@@ -60,9 +60,9 @@ class Weighing:
     studies before it, newest first; and how it was measured ``before`` (None: never, under this
     workload).
 
-    ``edited``: what is in service is not what was promoted. Where it could be ``measured``, it is
-    the trial's, and ``before`` may be of what was promoted: ``replaced`` says so. ``unseen``: why
-    what is in service could not be looked at."""
+    ``edited``: what is in service is not what was promoted, or found. Where it could be
+    ``measured``, it is the trial's, and ``before`` may be of what it replaces: ``replaced``.
+    ``unseen``: why what is in service could not be looked at."""
 
     trial: Trial
     study: Study
@@ -176,7 +176,7 @@ class Night:
         edited, unseen = self._summary.get("edited"), self._summary.get("unseen")
         told = [f"what is in service could not be looked at: {unseen}"] if unseen else []
         if edited:
-            told.append(telling.not_promoted(edited["target"], edited["words"]))
+            told.append(edited["told"])
         return told
 
     @property

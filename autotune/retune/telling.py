@@ -118,40 +118,47 @@ def drifted(  # noqa: PLR0913 - whose, since when, by how much, and why
     return title, text
 
 
-def not_promoted(target: str, words: str) -> str:
-    return f"what is in service at {target} is not what was promoted: {words}"
-
-
 def cause_of(edited: Edited) -> Cause:
-    who = "was changed by hand" if edited.lasting else "is not what the server was sent any more"
-    words = f"the configuration in service {who} since promotion {edited.promotion}: {edited.words}"
+    if edited.promotion is None:
+        words = edited.told
+    else:
+        how = "was changed by hand" if edited.lasting else "is not what the server was sent"
+        words = f"the configuration in service {how} since promotion {edited.promotion}"
+        words = f"{words}: {edited.words}"
     return Cause(kind="edited", words=words, likelihood=Likelihood.LIKELY)
 
 
 def changed_in_service(
     schedule: Schedule, model: str, study_id: int, edited: Edited, *, measured: bool
 ) -> tuple[str, str]:
-    """Of a target that somebody has changed since the promotion there."""
-    since = (
-        "somebody has changed it since"
-        if edited.lasting
-        else "somebody has loaded another since, or the server was restarted, which loses what it"
-        " was sent"
-    )
+    """Of a target that somebody has changed since the promotion there, or that nothing was promoted
+    to and which is not as the study."""
     text = _paragraphs(
         schedule,
         study_id,
-        f"What: promotion {edited.promotion} put another configuration into service at"
-        f" {edited.target}, and {since}: {edited.words}.",
+        f"What: {edited.told}.",
+        _since(edited),
         edited.diff.rstrip(),
         "Tonight's champion, trial 0, is what is in service now."
         if measured
-        else "The study's space cannot say that, so trial 0 is what was promoted: how what is in"
-        " service does is not known.",
+        else "The study's space cannot say that, so trial 0 is not what is in service: how that"
+        " does is not known.",
         "Next: if it was not meant, undo it. If it was, leave it: nothing is promoted over it"
         f" without anyone asking (`autotune promote {study_id} --trial N --target … --anyway` is).",
     )
-    return f"{model}: {not_promoted(edited.target, edited.words)}", text
+    return f"{model}: {edited.told}", text
+
+
+def _since(edited: Edited) -> str:
+    if edited.promotion is None:
+        return "Nothing that was promoted is in service there."
+    since = f"Since promotion {edited.promotion}"
+    if edited.lasting:
+        return f"{since} somebody has changed it."
+    return (
+        f"{since} somebody has loaded another, or the server was restarted, which loses what it was"
+        " sent."
+    )
 
 
 def fails(schedule: Schedule, model: str, study_id: int, champion: Trial) -> tuple[str, str]:

@@ -114,7 +114,7 @@ def test_another_value_of_what_is_tuned_is_told_with_its_difference_in_the_space
     found = edited_since(store, champion, study)
     assert found is not None
     assert found.words == "ocr: max_batch_size is 2, not 4"
-    assert "(promoted)" in found.diff
+    assert "(as it was)" in found.diff
     assert "-max_batch_size: 4\n+max_batch_size: 2\n" in found.diff
     assert found.candidate == Candidate({"max_batch_size": 2})
     assert (found.promotion, found.lasting) == (champion.id, True)
@@ -228,7 +228,7 @@ def in_service(store: ServiceStore, study: Study, target: Target) -> _InService:
     return work_of(store, study, target)._in_service(FOUND)
 
 
-def work_of(store: ServiceStore, study: Study, target: Target) -> _Work:
+def work_of(store: ServiceStore, study: Study, target: Target | None) -> _Work:
     return _Work(
         store=store,
         schedule=Schedule(
@@ -275,6 +275,22 @@ def test_where_the_study_finds_its_model_in_the_target_the_edit_is_measured_as_f
     assert found.edited is not None
 
 
+def test_where_nothing_was_promoted_the_target_is_held_against_what_the_study_finds(
+    store: ServiceStore, study: Study, ocr: Path
+) -> None:
+    """Not the files: the target's model may be another version."""
+    target = Target(repository=ocr.parent, shadow_s=0.0)
+    (ocr / "1" / "weights.bin").write_text("others")
+    assert in_service(store, study, target) == _InService(promoted=FOUND)
+    (ocr / "config.pbtxt").write_text(batched(2))
+    found = in_service(store, study, target)
+    assert found.edited is not None
+    assert found.edited.told.startswith(f"what is in service at {target} is not what the study")
+    assert (found.edited.promotion, found.champion) == (None, TWO)
+    other = Target(repository=ocr.parent.parent, shadow_s=0.0)
+    assert in_service(store, study, other) == _InService(promoted=FOUND)  # it has no such model
+
+
 FOUR, TWO = Candidate({"max_batch_size": 4}), Candidate({"max_batch_size": 2})
 
 
@@ -313,6 +329,26 @@ def test_an_edit_is_held_against_what_was_promoted_until_a_night_has_measured_th
 
     assert before(last_night) == (7, 0)
     assert before(measured_in(study, 8, TWO), last_night) == (8, 0)
+
+
+def test_a_model_that_is_tuned_where_it_is_served_is_held_against_what_was_found_before(
+    store: ServiceStore, study: Study
+) -> None:
+    """There is no target, and nothing was promoted."""
+    work = work_of(store, study, None)
+    found = work._in_service(TWO, [measured_in(study, 8, FOUR, TWO), measured_in(study, 7, TWO)])
+    assert (found.champion, found.promoted, found.measured) == (None, FOUR, True)
+    assert found.edited is not None
+    assert found.edited.told == (
+        f"what is in service at {study.model.repository} is not what the study before found there:"
+        " max_batch_size is 2, not 4"
+    )
+    assert work._in_service(FOUR, [measured_in(study, 8, FOUR, TWO)]) == _InService()
+    assert work._in_service(FOUR) == _InService()
+    taken = replace(measured_in(study, 8, FOUR, TWO), kept=TWO)  # its pick, put there by hand
+    assert work._in_service(TWO, [taken]) == _InService()
+    sent_to_a_server(store, Contents())
+    assert work._found_before(TWO, [measured_in(study, 8, FOUR)]) == _InService()
 
 
 def test_a_target_that_cannot_be_looked_at_is_told_and_what_was_promoted_is_measured(

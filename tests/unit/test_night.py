@@ -413,7 +413,7 @@ def test_what_somebody_changed_in_service_is_told_with_its_difference(bench: Ben
 
 def test_that_it_could_not_be_measured_is_told(bench: Bench) -> None:
     bench.carry_out(FakeWork([CHAMPION, LOSER], [before()], edited=EDIT))
-    assert "trial 0 is what was promoted: how what is in service does is not" in bench.told[0][2]
+    assert "trial 0 is not what is in service: how that does is not known" in bench.told[0][2]
 
 
 def test_an_edit_is_told_once_and_another_again(bench: Bench) -> None:
