@@ -222,7 +222,8 @@ class LocalServer:
                 return
 
     def _launch(self, ports: Ports) -> None:
-        strict = {"disable-auto-complete-config": ""} if self._strict else {}
+        as_it_is = self._strict or _needs_no_completion(self._model)
+        strict = {"disable-auto-complete-config": ""} if as_it_is else {}
         flags = {"exit-timeout-secs": f"{EXIT_S:g}", **self._flags, **strict}
         command = self._launcher.command(self._model.repository, ports, flags)
         start = self._log.stat().st_size if self._log.exists() else 0
@@ -316,6 +317,13 @@ class LocalServer:
             control.close()
         if child is not None:
             how(child)
+
+
+def _needs_no_completion(model: ServedModel) -> bool:
+    """Whether there is nothing for Triton to complete at each load, for which the Python backend
+    starts a process of its own and takes a second and more. What autotune's runner serves has its
+    whole configuration; a user's own model may have something to say."""
+    return all(each.runner for each in list(model.composing.values()) or [model])
 
 
 class _PortTaken(ServerFailed):
