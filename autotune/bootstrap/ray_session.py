@@ -44,7 +44,6 @@ from autotune.bootstrap.session import (
 from autotune.bootstrap.shipping import shipped
 from autotune.bootstrap.stored import open_store, refuse_changed_model, unfinished
 from autotune.core.errors import AutotuneError, Busy, InputRefused
-from autotune.core.kinds import counted
 from autotune.core.measurement import Purpose
 from autotune.core.records import EXECUTOR, StudyRecord
 from autotune.core.study import Launch, Study
@@ -80,8 +79,9 @@ class RayVenue:
     def prepare(self, say: Say) -> Readied:
         if isinstance(self.readied, AutotuneError):
             raise self.readied
-        many = counted(self.devices.many, "trial")
-        say("prepare", f"{many} side by side, each on {self.devices.kind}")
+        many, kind = self.devices.many, self.devices.kind
+        how = "one trial at a time" if many == 1 else f"{many} trials side by side, each"
+        say("prepare", f"{how} on {kind}")
         return self.readied
 
     def run(self, source: TrialSource) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,31 @@ def test_a_second_driver_of_a_study_is_told_of_the_first(
     with pytest.raises(InputRefused, match="no cluster here"):
         begin()
     assert told == [Busy]
+
+
+def test_a_cluster_without_what_a_trial_needs_is_refused_before_anything_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_WORK", str(tmp_path / "work"))
+    monkeypatch.setattr(cluster, "connected", nullcontext)
+    small = cluster.Node(id="a", host="lab-3", resources={"CPU": 1.0})
+    monkeypatch.setattr(cluster, "nodes", lambda: [small])
+    onnx_models.linear(tmp_path / "m.onnx")
+    said: list[str] = []
+    opened = open_on_ray(
+        study(model={"onnx": str(tmp_path / "m.onnx"), "name": "m"}),
+        OnRay(address="head:6379", cpus=64),
+        db=str(tmp_path / "a.db"),
+        out=tmp_path / "out",
+        resume=False,
+        listen=lambda step: said.append(step.text),
+    )
+    with pytest.raises(InputRefused, match="what a trial needs, 64 CPU") as refused, opened:
+        pass
+    assert refused.value.value == "lab-3: 1 CPU"
+    assert "--slot-cpus N" in refused.value.next_step
+    assert said == [f"connect{how} the Ray cluster (head:6379)" for how in ("ing to", "ed to")]
+    assert not SqlTrialStore(str(tmp_path / "a.db")).studies()
 
 
 def test_an_export_into_the_model_itself_is_refused(
@@ -167,6 +193,12 @@ def test_how_many_are_measured_at_once_is_said_in_good_english(tmp_path: Path) -
     said: list[str] = []
     ready = venue(tmp_path)
     ready.prepare(lambda _stage, text: said.append(text))
-    assert said == ["1 trial side by side, each on 1 core of p"]
+    replace(ready, devices=replace(ready.devices, many=2)).prepare(
+        lambda *told: said.append(told[1])
+    )
+    assert said == [
+        "one trial at a time on 1 core of p",
+        "2 trials side by side, each on 1 core of p",
+    ]
     with pytest.raises(AutotuneError, match="it does not load"):
         replace(ready, readied=AutotuneError("it does not load")).prepare(lambda *_: None)

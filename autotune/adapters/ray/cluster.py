@@ -275,7 +275,8 @@ class Devices:
 
 @dataclass(slots=True, kw_only=True)
 class Patience:
-    """Says once that nothing has a slot, where that lasts: what nodes have, another job may use."""
+    """Says once that nothing is on a device yet, where that lasts: what nodes have, another job may
+    use."""
 
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
@@ -287,7 +288,8 @@ class Patience:
             self._since = now
         elif now - self._since > SAID_S:
             self.say(
-                "no slot of the Ray cluster is free: waiting (`ray status` tells who has them)"
+                "waiting for a slot of the Ray cluster: its process comes up, or another job has it"
+                " (`ray status` tells who)"
             )
             self._since = math.inf
 
