@@ -677,7 +677,7 @@ FIGURES = st.fixed_dictionaries({
     "p95": st.sampled_from([10.0, 40.0, 41.0, 79.0, 81.0, 200.0]),
     "saturation": st.sampled_from([None, 50.0, 100.0, 101.0]),
     "utilization": st.sampled_from([None, 0.2, 0.9]),
-    "memory": st.sampled_from([None, 80.0, 105.0, 130.0, 300.0]),
+    "memory": st.sampled_from([None, 80.0, 130.0, 180.0, 400.0]),
     "instances": st.integers(1, 3),
 })  # fmt: skip
 TRIALS = st.lists(FIGURES, max_size=7).map(
@@ -766,7 +766,7 @@ NEAR = st.builds(
     st.sampled_from([10.0, 40.0, 41.0, 70.0, 79.0, 85.0, 200.0]),
     st.sampled_from([0.01, 0.05, 0.2]),
     st.sampled_from([50.0, 100.0, 103.0]),
-    memory=st.sampled_from([80.0, 105.0, 130.0, 300.0]),
+    memory=st.sampled_from([80.0, 130.0, 180.0, 400.0]),
     instances=st.integers(1, 3),
 )
 NEARS = st.lists(NEAR, min_size=1, max_size=7).map(

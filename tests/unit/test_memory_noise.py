@@ -101,8 +101,8 @@ def test_classes_depend_on_the_values_alone_and_never_on_their_order(noise, valu
 
 def test_the_class_of_the_least_reaches_as_far_as_the_noise_of_the_least():
     noise = MemoryNoise()
-    anchors = noise.anchors([60.0, 85.0, 110.0])
-    assert [noise.step(mb, anchors) for mb in (40.0, 60.0, 85.0, 110.0, 500.0)] == [0, 0, 0, 1, 2]
+    anchors = noise.anchors([60.0, 110.0, 150.0])
+    assert [noise.step(mb, anchors) for mb in (40.0, 60.0, 110.0, 150.0, 500.0)] == [0, 0, 0, 1, 2]
 
 
 # ---------------------------------------------------------------------------------- what it means
@@ -123,17 +123,17 @@ def test_memory_that_varies_by_as_much_from_run_to_run_does_not_decide():
 
 
 def test_a_candidate_of_other_instances_does_not_split_what_is_equal():
-    """40 MB of three instances are below what 73 MB are equal to; the two of one instance are not
-    told apart by that."""
-    two = trial(0, 73.0, p95=30.0), trial(1, 58.0, p95=57.3)
-    assert picked(*two, trial(2, 40.0, p95=20.0, instances=3)).pick == 0
-    assert picked(*two, trial(2, 40.0, p95=20.0, instances=3), objectives=()).pick == 0
+    """The 100 MB of three instances are equal to 158 MB and less than 173 MB; the two of one
+    instance are not told apart by that."""
+    two = trial(0, 173.0, p95=30.0), trial(1, 158.0, p95=57.3)
+    assert picked(*two, trial(2, 100.0, p95=20.0, instances=3)).pick == 0
+    assert picked(*two, trial(2, 100.0, p95=20.0, instances=3), objectives=()).pick == 0
 
 
 def test_of_a_tie_noise_in_memory_does_not_choose_though_a_third_has_clearly_less():
     near = {"within": {"p95_ms": (37.0, 43.0)}}
-    ties = trial(0, 73.0, p95=40.0, **near), trial(1, 58.0, p95=39.0, **near)
-    slow = trial(2, 40.0, p95=70.0, within={"p95_ms": (66.0, 74.0)})
+    ties = trial(0, 173.0, p95=40.0, **near), trial(1, 158.0, p95=39.0, **near)
+    slow = trial(2, 100.0, p95=70.0, within={"p95_ms": (66.0, 74.0)})
     decision = picked(*ties, slow, rule=PickRule.FASTEST)
     assert decision.ties == (0, 1)
     assert decision.pick == 0
@@ -142,7 +142,7 @@ def test_of_a_tie_noise_in_memory_does_not_choose_though_a_third_has_clearly_les
 def test_clearly_the_least_memory_stays_on_the_front_though_a_chain_of_equals_leads_away():
     """Each is equal to the next in memory and slower, and the last has clearly less than the
     first."""
-    trials = [trial(0, 60.0, p95=10.0), trial(1, 40.0, p95=11.0), trial(2, 20.0, p95=12.0)]
+    trials = [trial(0, 120.0, p95=10.0), trial(1, 80.0, p95=11.0), trial(2, 40.0, p95=12.0)]
     for order in (trials, trials[::-1]):
         decision = decide(order, SLA, [Objective.of("p95_ms")], PickRule.CHEAPEST)
         assert (decision.front, decision.pick) == ((0, 2), 2)
@@ -182,6 +182,6 @@ class Line:
 
 
 def test_the_best_so_far_of_a_running_study_is_not_chosen_by_noise_either():
-    lines = [Line(0, 73.0, 30.0), Line(1, 58.0, 57.3)]
+    lines = [Line(0, 173.0, 30.0), Line(1, 158.0, 57.3)]
     assert leading(lines, PickRule.CHEAPEST, SLA) == 0
-    assert leading([*lines, Line(2, 20.0, 70.0)], PickRule.CHEAPEST, SLA) == 2
+    assert leading([*lines, Line(2, 80.0, 70.0)], PickRule.CHEAPEST, SLA) == 2
