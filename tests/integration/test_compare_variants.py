@@ -15,7 +15,7 @@ from tests.integration.test_study_variants import CONFIG, INT8, convolutions
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(400),  # a test may wait for its turn
+    pytest.mark.timeout(600),  # a test may wait for its turn
 ]
 
 PIPELINE = """

@@ -34,7 +34,7 @@ from tests.integration.studies import next_turn
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(400),  # it may wait for its turn
+    pytest.mark.timeout(600),  # it may wait for its turn
 ]
 
 MINUTES = 4.0

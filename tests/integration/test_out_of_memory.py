@@ -23,7 +23,7 @@ from tests.integration.studies import PYTHON_CONFIG, Tool, tool
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(400),  # a test may wait for its turn
+    pytest.mark.timeout(600),  # a test may wait for its turn
 ]
 
 DEADLY = -777.0

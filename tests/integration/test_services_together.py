@@ -19,7 +19,7 @@ from storage.service import ServiceStore
 from tests.integration.services import Service
 from tests.integration.studies import Tool, next_turn, tool
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 LEASE_S = 4
 LAST_YEAR = 1_700_000_000.0

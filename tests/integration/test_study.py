@@ -27,7 +27,7 @@ from tests.integration.test_servers import FAKE_DOCKER, embedded_shell, script, 
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(400),  # a test may wait for its turn
+    pytest.mark.timeout(600),  # a test may wait for its turn
 ]
 
 ONE = {"budget": {"trials": 1}}
@@ -309,8 +309,9 @@ def wait_for_a_measurement(cli: Tool, running: Running, study: str) -> None:
     """Until its first one is stored, believed or not; with ``--json`` it does not say so itself."""
     running.until(
         lambda: any(trial["measurements"] for trial in cli.shown(study)["trials"]),
-        60,
+        120,
         "nothing was measured",
+        every_s=1.0,
     )
 
 

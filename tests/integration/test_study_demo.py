@@ -12,7 +12,7 @@ from autotune.core.records import StudyState
 from autotune.studyfile import read_study_file
 from tests.integration.studies import Tool, next_turn, tool
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.integration.studies import Tool, next_turn, own_model, tool
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(400),  # a test may wait for its turn
+    pytest.mark.timeout(600),  # a test may wait for its turn
 ]
 SLEEP = "time.sleep(0.12)"
 SLOWER = "time.sleep(0.22)"

@@ -13,7 +13,7 @@ from tests.integration.studies import Running, Tool, tool
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(400),  # a test may wait for its turn
+    pytest.mark.timeout(600),  # a test may wait for its turn
 ]
 
 

@@ -14,7 +14,7 @@ from autotune.adapters.triton.environment import ServerEnvironment
 from tests.integration.services import Service
 from tests.integration.studies import Tool, next_turn, tool
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 LEASE_S = 4
 
@@ -45,7 +45,7 @@ def test_a_study_outlives_the_services_that_are_killed_or_stopped_while_it_measu
         killed, other = sorted(both, key=lambda one: f"/{one.running.process.pid}@" not in owner)
         kept = first_trial(other)
         killed.running.process.kill()
-        killed.running.finish(10)
+        killed.running.finish(30)
         killed.running.assert_nothing_left(within_s=30)
 
         job = other.until(number, measuring(3))

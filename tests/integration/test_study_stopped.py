@@ -23,7 +23,7 @@ from tests.unit.made_trials import made_measurement
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(400),  # a test may wait for its turn
+    pytest.mark.timeout(600),  # a test may wait for its turn
 ]
 
 SECOND_TRIAL = "trial 2"
@@ -110,8 +110,8 @@ def test_a_study_that_is_killed_at_every_stage_in_turn_loses_and_repeats_nothing
         if moment == SECOND_TRIAL:
             turned_away(cli, running, study)
         running.process.kill()
-        running.finish(10)
-        running.assert_nothing_left(within_s=15)
+        running.finish(30)
+        running.assert_nothing_left(within_s=30)
         shown = cli.shown()
         assert shown["study"]["state"] == "interrupted" or came_to_its_end(shown, moment)
         assert kept.items() <= ended(shown).items(), "what was stored stays as it was"
@@ -172,7 +172,7 @@ def test_a_second_controller_that_the_machines_lock_does_not_reach_is_turned_awa
     running = cli.tune(study)
     running.wait_for_load(1)
     cli.through = ["unshare", "--net"]
-    cli.start("tune", study, "--resume").finish(30).expect(2, "is still going on")
+    cli.start("tune", study, "--resume").finish(60).expect(2, "is still going on")
     assert running.process.poll() is None
     running.finish().expect(0)
     running.assert_nothing_left()

@@ -20,7 +20,7 @@ from tests.integration.studies import Finished, Tool, tool
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(400),  # a test may wait for its turn
+    pytest.mark.timeout(600),  # a test may wait for its turn
 ]
 
 INT8 = "onnxruntime-int8"
