@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from autotune.adapters.deploy.merging import text_diff
 from autotune.adapters.deploy.served import Known, differences
@@ -207,7 +208,8 @@ def _in_words(candidate: Candidate, study: Study, wanted: Known, seen: _Seen) ->
         if here is None:
             return None
         was, now = (present(each, fields, gpus=gpus_of(study.server)) for each in (own, here))
-        if not _alike(own, here, now, wanted, seen):
+        completed = (wanted.completed, seen.completed)
+        if not _alike((own, was), (here, now), completed):
             return None
         values |= {fields[each]: now[each] for each in fields if was.get(each) != now[each]}
     return candidate.replacing(**values)
@@ -226,14 +228,25 @@ def _tuned(study: Study, model: str) -> dict[str, str]:
     }
 
 
-def _alike(
-    own: ModelConfig, here: ModelConfig, tuned: Candidate, wanted: Known, seen: _Seen
+_Side: TypeAlias = tuple[ModelConfig, Candidate]
+"""A configuration, and what it has of what is tuned."""
+
+
+def _alike(own: _Side, here: _Side, completed: tuple[bool, bool]) -> bool:
+    """Whether two are the same but for what is tuned: under the one's values, or under the other's
+    (to tune a model may bring a batcher, and to tune it back leaves it)."""
+    return _same_under(own[1], own[0], here[0], completed) or _same_under(
+        here[1], own[0], here[0], completed
+    )
+
+
+def _same_under(
+    tuned: Candidate, own: ModelConfig, here: ModelConfig, completed: tuple[bool, bool]
 ) -> bool:
-    """Whether two configurations are the same but for what is tuned."""
     try:
         one, other = (with_candidate(each, tuned) for each in (own, here))
     except AutotuneError:
         return False
-    if seen.completed:
+    if completed[1]:
         return not differences(one, other)
-    return not differences(other, one) if wanted.completed else one == other
+    return not differences(other, one) if completed[0] else one == other

@@ -23,7 +23,9 @@ from autotune.adapters.triton.launchers import EmbeddedLauncher
 from autotune.adapters.triton.local import LocalServer
 from autotune.adapters.triton.repository import from_repository
 from autotune.bootstrap import releases
+from autotune.bootstrap.edits import edited_since
 from autotune.bootstrap.promotions import promote_now, propose_now, roll_back_now
+from autotune.bootstrap.stored import StoredStudy
 from autotune.core.errors import InputRefused, ServerFailed
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.retune.promote import BEFORE, BEGUN, label_of
@@ -189,6 +191,7 @@ def test_what_is_loaded_and_checked_stays_what_breaks_its_sla_goes_back_and_all_
     done = promoted(store, reference, target)
     assert done.state is PromotionState.DONE, done.reason
     assert "beside 0.0/s of live traffic" in done.reason
+    assert edited_since(store, done, StoredStudy.load(store.trials, reference).study) is None
     promoted_files = tree(service.repository / "own")
     assert "max_batch_size: 4" in promoted_files["config.pbtxt"]
     assert service.config().max_batch_size == 4
@@ -222,10 +225,19 @@ def assert_undone_by_itself(store: ServiceStore, failed: Promotion) -> None:
 def test_without_a_repository_the_configuration_is_sent_and_taken_back(
     service: Service, store: ServiceStore, source: Path
 ) -> None:
+    """A server that is started again has its own configuration; so it is told apart."""
     before = service.config()
-    done = promoted(store, study(store, source, LARGER), service.target(repository=False))
+    reference = study(store, source, LARGER)
+    done = promoted(store, reference, service.target(repository=False))
     assert done.state is PromotionState.DONE, done.reason
     assert service.config().max_batch_size == 4
+    asked = StoredStudy.load(store.trials, reference).study
+    assert edited_since(store, done, asked) is None
+    service.control.load(None, 30.0)
+    edited = edited_since(store, done, asked)
+    assert edited is not None
+    assert "own: max_batch_size is 1, not 4" in edited.words
+    assert edited.candidate == FOUND
     assert "max_batch_size: 1" in (service.repository / "own" / "config.pbtxt").read_text()
     roll_back_now(store, done.id, by="someone")
     assert service.config() == before

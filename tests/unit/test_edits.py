@@ -186,27 +186,31 @@ class Served:
         return found
 
 
-@pytest.mark.parametrize(("batch", "changed"), [(4, False), (2, True)])
+def batched(size: int) -> str:
+    return f"{promoting.config('ocr', size)}dynamic_batching {{ }}\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "batch"),
+    [(batched(4), 4), (batched(2), 2), (promoting.config("ocr", 1), 1)],
+    ids=["as sent", "another was loaded", "restarted"],
+)
 def test_what_a_live_server_has_loaded_is_held_against_what_was_sent_to_it(
     store: ServiceStore,
     study: Study,
     monkeypatch: pytest.MonkeyPatch,
+    config: str,
     batch: int,
-    changed: bool,
 ) -> None:
-    served = Served(ocr=batched(batch))
+    served = Served(ocr=config)
     monkeypatch.setattr(edits, "place", lambda *_, **__: served)
     sent = Contents(configs={"ocr": batched(4)})
     found = edited_since(store, sent_to_a_server(store, sent), study)
-    assert (found is not None) is changed
+    assert (found is None) is (batch == 4)
     if found is not None:
-        assert found.diff == "# ocr: max_batch_size is 2, not 4\n"
-        assert found.candidate == Candidate({"max_batch_size": 2})
+        assert f"# ocr: max_batch_size is {batch}, not 4\n" in found.diff
+        assert found.candidate == Candidate({"max_batch_size": batch})
         assert not found.lasting
-
-
-def batched(size: int) -> str:
-    return f"{promoting.config('ocr', size)}dynamic_batching {{ }}\n"
 
 
 def sent_to_a_server(store: ServiceStore, contents: Contents) -> Promotion:
