@@ -44,7 +44,6 @@ PLAIN = Candidate({"max_batch_size": 1})
 BATCHING = Candidate(
     {"max_batch_size": 8, "queue_delay_us": 200_000, "preferred_batch_sizes": (8,)}
 )
-COMPLETES_NOTHING = "--disable-auto-complete-config"
 IMPATIENT = replace(FAST, load_timeout_s=2.0)
 
 Started = Callable[[Server], Server]
@@ -91,17 +90,9 @@ def test_triton_comes_first_and_its_models_run_in_processes_of_their_own(
     assert {name[:13] for name in models} == {"triton_python"}
 
 
-def test_a_model_of_autotune_s_own_runner_has_nothing_for_triton_to_complete(
-    shared: LocalServer, server_environment: ServerEnvironment, tmp_path: Path
-) -> None:
-    """To complete takes a second of each load, and a process; a user's own model is completed."""
-    assert COMPLETES_NOTHING in psutil.Process(shared.pids()[0]).cmdline()
-    own_model(tmp_path / "models")
-    own = from_repository(tmp_path / "models", "own", tmp_path)
-    launcher = EmbeddedLauncher(lambda: server_environment)
-    with closing(LocalServer(FAST, own, launcher, work_dir=tmp_path / "server")) as server:
-        server.start()
-        assert COMPLETES_NOTHING not in psutil.Process(server.pids()[0]).cmdline()
+def test_what_has_nothing_for_triton_to_complete_is_not_asked(shared: LocalServer) -> None:
+    """To ask takes a process, and a second of each load."""
+    assert "--disable-auto-complete-config" in psutil.Process(shared.pids()[0]).cmdline()
 
 
 def test_an_override_is_applied_without_a_restart(shared: LocalServer) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.adapters.triton import leftovers, statistics
+from autotune.adapters.triton.completion import needs_no_completion
 from autotune.adapters.triton.config import ModelConfig
 from autotune.adapters.triton.control import (
     CALL_TIMEOUT_S,
@@ -222,7 +223,7 @@ class LocalServer:
                 return
 
     def _launch(self, ports: Ports) -> None:
-        as_it_is = self._strict or _needs_no_completion(self._model)
+        as_it_is = self._strict or needs_no_completion(self._model)
         strict = {"disable-auto-complete-config": ""} if as_it_is else {}
         flags = {"exit-timeout-secs": f"{EXIT_S:g}", **self._flags, **strict}
         command = self._launcher.command(self._model.repository, ports, flags)
@@ -317,13 +318,6 @@ class LocalServer:
             control.close()
         if child is not None:
             how(child)
-
-
-def _needs_no_completion(model: ServedModel) -> bool:
-    """Whether there is nothing for Triton to complete at each load, for which the Python backend
-    starts a process of its own and takes a second and more. What autotune's runner serves has its
-    whole configuration; a user's own model may have something to say."""
-    return all(each.runner for each in list(model.composing.values()) or [model])
 
 
 class _PortTaken(ServerFailed):
