@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,12 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("empty") / "empty.db"
     ServiceStore(str(path)).close()
     return path
+
+
+@pytest.fixture
+def database(migrated: Path, tmp_path: Path) -> Path:
+    """An SQLite database of the test's own, whose tables are empty."""
+    return Path(shutil.copy(migrated, tmp_path / "autotune.db"))
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import onnx
 import pytest
@@ -24,6 +27,15 @@ def cache_dir() -> Path:
 @pytest.fixture(scope="session")
 def server_environment(cache_dir: Path) -> ServerEnvironment:
     return prepare(cache_dir)
+
+
+def made_apart(folder: Path, script: str) -> Path:
+    """The folder, with what a script of PyTorch's makes in it, which is not loaded into the tests'
+    own process. (A file, since TorchScript reads the source of classes.)"""
+    file = folder / "make.py"
+    file.write_text(dedent(script))
+    subprocess.run([sys.executable, file, folder], check=True)
+    return folder
 
 
 def double_onnx(path: Path, *, datatype: int = TensorProto.FLOAT) -> Path:

@@ -100,16 +100,16 @@ def served(folder: Path, graph: onnx.GraphProto, config: ModelConfig) -> ServedM
     )
 
 
-def infer(server: LocalServer, inputs: dict[str, Array]) -> Callable[[str], Array]:
+def infer(server: LocalServer, inputs: dict[str, Any], name: str = "m") -> Callable[[str], Any]:
+    """The outputs of a request to the model of that name, by theirs."""
     with closing(tritonclient.http.InferenceServerClient(server.endpoint.http)) as client:
         tensors = []
-        for name, array in inputs.items():
+        for key, array in inputs.items():
             datatype = np_to_triton_dtype(array.dtype)
-            tensor = tritonclient.http.InferInput(name, array.shape, datatype)
+            tensor = tritonclient.http.InferInput(key, array.shape, datatype)
             tensor.set_data_from_numpy(array)
             tensors.append(tensor)
-        answer = client.infer("m", tensors)
-        as_numpy: Callable[[str], Array] = answer.as_numpy
+        as_numpy: Callable[[str], Any] = client.infer(name, tensors).as_numpy
         return as_numpy
 
 

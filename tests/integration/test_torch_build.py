@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from autotune.adapters.variants.torchscript import MODEL, TorchBuilder
 from autotune.core.capability import Hardware
 from autotune.core.model_interface import Sample
 from autotune.core.variants import Variant
+from tests.integration.conftest import made_apart
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed (the extra `torch`)"
@@ -56,12 +56,7 @@ MAKE_SOURCES = """
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PyTorch is not loaded into the process of the tests."""
-    folder = tmp_path_factory.mktemp("torch")
-    script = folder / "make_sources.py"  # a file: TorchScript reads the classes' source
-    script.write_text(textwrap.dedent(MAKE_SOURCES))
-    subprocess.run([sys.executable, script, folder], check=True)
-    return folder
+    return made_apart(tmp_path_factory.mktemp("torch"), MAKE_SOURCES)
 
 
 def samples() -> list[Sample]:

@@ -4,9 +4,7 @@ tests, as `test_torch_build` does; the server is then let see it."""
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.http
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
 from autotune.adapters.triton.environment import ServerEnvironment, make_virtualenv
 from autotune.adapters.triton.export import RepositoryExporter
@@ -33,7 +30,8 @@ from autotune.adapters.triton.runners import EmbeddedHost
 from autotune.adapters.triton.server_python import of_environment
 from autotune.core.errors import CandidateFailed, InputRefused
 from search_spaces.candidate import Candidate
-from tests.integration.conftest import FAST
+from tests.integration.conftest import FAST, made_apart
+from tests.integration.test_runner import infer
 from tests.pipelines import put_ensemble, put_step
 
 TORCH = importlib.util.find_spec("torch")
@@ -103,12 +101,7 @@ Serve = Callable[..., LocalServer]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PyTorch is not loaded into the process of the tests."""
-    folder = tmp_path_factory.mktemp("torch-models")
-    script = folder / "make_models.py"  # a file: TorchScript reads the classes' source
-    script.write_text(textwrap.dedent(MAKE_MODELS))
-    subprocess.run([sys.executable, script, folder], check=True)
-    return folder
+    return made_apart(tmp_path_factory.mktemp("torch-models"), MAKE_MODELS)
 
 
 @pytest.fixture(scope="module")
@@ -156,18 +149,6 @@ def adapted(folder: Path, file: Path, config: str, host: EmbeddedHost) -> Served
     (version.parent / "config.pbtxt").write_text(f'backend: "pytorch" {config}')
     native = from_repository(folder / "models", "m", folder / "work")
     return adapt_for_embedded(native, folder / "work", host=host)
-
-
-def infer(server: LocalServer, inputs: dict[str, Any], name: str = "m") -> Callable[[str], Any]:
-    with closing(tritonclient.http.InferenceServerClient(server.endpoint.http)) as client:
-        tensors = []
-        for key, array in inputs.items():
-            datatype = np_to_triton_dtype(array.dtype)
-            tensor = tritonclient.http.InferInput(key, array.shape, datatype)
-            tensor.set_data_from_numpy(array)
-            tensors.append(tensor)
-        as_numpy: Callable[[str], Any] = client.infer(name, tensors).as_numpy
-        return as_numpy
 
 
 def samples() -> list[dict[str, Any]]:

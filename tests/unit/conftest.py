@@ -1,13 +1,47 @@
-"""The fake NVML, built once."""
+"""A study's runner on fakes, what the command line prints, and the fake NVML, built once."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+import rich.console
 
+from autotune.cli.console import Console
+from search_spaces.candidate import Candidate
 from tests.fake_nvml import OLD, FakeNvml, build, compiler, loaded
+from tests.runner_bench import FOUR, ONE, TWO, Bench, study
+
+
+@pytest.fixture
+def bench(database: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes runners on the test's own database, of `study` with changes."""
+    with ExitStack() as stack:
+
+        def make(candidates: list[Candidate] | None = None, **changes: Any) -> Bench:
+            made = Bench(database.parent, study(**changes), candidates or [ONE, TWO, FOUR])
+            stack.callback(made.store.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
+    """Standard output and error of a given width, to be read."""
+
+    def of(width: int) -> io.StringIO:
+        text = io.StringIO()
+        console = rich.console.Console(file=text, width=width, highlight=False)
+        monkeypatch.setattr(Console, "out", console)
+        monkeypatch.setattr(Console, "err", console)
+        return text
+
+    return of
 
 
 @pytest.fixture(scope="session")

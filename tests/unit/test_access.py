@@ -32,8 +32,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[ServiceStore]:
-    with closing(ServiceStore(str(tmp_path / "service.db"), now=clock)) as made:
+def store(database: Path, clock: Clock) -> Iterator[ServiceStore]:
+    with closing(ServiceStore(str(database), now=clock)) as made:
         yield made
 
 

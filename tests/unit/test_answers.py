@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,20 +38,15 @@ ACCURATE: dict[str, Any] = {
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
+def bench(bench: Callable[..., Bench]) -> Callable[..., Bench]:
     def make(candidates: list[Candidate], drops: dict[Candidate, float], **changes: Any) -> Bench:
-        one = Bench(tmp_path, study(**{**ACCURATE, **changes}), candidates)
+        one = bench(candidates, **{**ACCURATE, **changes})
         one.baseline = candidates[0]
         one.gate = FakeGate(one.server, {c.key: drop for c, drop in drops.items()})
         one.variants = (record(OWN), record(HALF), record(BRAIN))
-        made.append(one)
         return one
 
-    yield make
-    for each in made:
-        each.store.close()
+    return make
 
 
 def test_every_measurement_of_a_candidate_carries_how_much_worse_it_answers(bench: Any) -> None:

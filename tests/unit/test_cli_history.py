@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-import rich.console
-
-from autotune.cli.console import Console
 from autotune.cli.history import print_history
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.service_ports import ModelHistory
 
 
 def test_on_a_narrow_terminal_a_target_is_not_broken_within_a_word(
-    monkeypatch: pytest.MonkeyPatch,
+    printed: Callable[[int], io.StringIO],
 ) -> None:
-    told = io.StringIO()
-    monkeypatch.setattr(Console, "out", rich.console.Console(file=told, width=80))
+    told = printed(80)
     champion = Promotion(
         id=12,
         model="ocr",

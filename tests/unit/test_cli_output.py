@@ -71,20 +71,6 @@ def decision(trials: list[Trial]) -> Decision:
     )
 
 
-@pytest.fixture
-def printed(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
-    """Standard output and error of a given width, to be read."""
-
-    def of(width: int) -> io.StringIO:
-        text = io.StringIO()
-        console = rich.console.Console(file=text, width=width, highlight=False)
-        monkeypatch.setattr(Console, "out", console)
-        monkeypatch.setattr(Console, "err", console)
-        return text
-
-    return of
-
-
 def _stored(trials: list[Trial], decision: Decision) -> StoredStudy:
     record = replace(a_record(trials), environment={"warnings": ["a delay overshoots"]})
     return StoredStudy(

@@ -30,11 +30,11 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A command, on a database with a study whose trial 1 has batches of 4."""
     for variable in ("WORK", "SERVICE"):
         monkeypatch.setenv(f"AUTOTUNE_{variable}", str(tmp_path / variable.lower()))
-    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "studies.db"))
+    monkeypatch.setenv("AUTOTUNE_DB", str(database))
     promoting.put(tmp_path / "models", "ocr")
     definition = {
         "study": "ocr",
@@ -44,7 +44,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         "space": {"max_batch_size": [1, 4]},
     }
     candidates = [Candidate({"max_batch_size": batch}) for batch in (1, 4)]
-    with closing(ServiceStore(str(tmp_path / "studies.db"))) as store:
+    with closing(ServiceStore(str(database))) as store:
         promoting.stored_study(store, definition, candidates)
 
     def ran(*arguments: object, said: str = "") -> Result:
@@ -60,7 +60,7 @@ def batch(repository: Path) -> int:
 
 
 def state(tmp_path: Path) -> PromotionState:
-    with closing(ServiceStore(str(tmp_path / "studies.db"))) as store:
+    with closing(ServiceStore(str(tmp_path / "autotune.db"))) as store:
         return store.promotions.promotion(1).state
 
 

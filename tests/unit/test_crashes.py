@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,24 +10,10 @@ from autotune.core.errors import CandidateFailed, ServerCrashed, ServerFailed
 from autotune.core.trial import TrialState
 from autotune.ports import StatisticsMark
 from autotune.tuner.crashes import despite_a_crash, revive
-from search_spaces.candidate import Candidate
 from tests.fakes import FakeClock, FakeServer
-from tests.runner_bench import FOUR, ONE, TWO, Bench, study
+from tests.runner_bench import FOUR, ONE, TWO, Bench
 
 AT_ITS_START = ""
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(candidates: list[Candidate] | None = None, **changes: Any) -> Bench:
-        made.append(Bench(tmp_path, study(**changes), candidates or [ONE, TWO, FOUR]))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.store.close()
 
 
 def said(b: Bench) -> list[str]:

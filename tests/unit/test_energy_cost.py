@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cli.console import Console
 from autotune.cli.tables import print_trials
 from autotune.core.as_json import trial_json
 from autotune.core.decision import Decision, decide
@@ -25,7 +23,7 @@ from autotune.core.trial import Trial
 from autotune.core.wording import cost_words, span, unknown_words
 from dashboards.report import render_report
 from tests.realistic import a_record
-from tests.runner_bench import ONE, TWO, Bench, study
+from tests.runner_bench import ONE, TWO, study
 from tests.unit.made_trials import made_load, made_measurement, made_trial
 
 SLA = Sla(latency_ms={95.0: 80.0})
@@ -78,12 +76,11 @@ def test_what_cannot_be_known_is_unknown_and_not_nothing(
     assert measurement.metric(metric) is None
 
 
-def test_a_cost_has_the_interval_of_the_saturation_that_it_follows_from(tmp_path: Path) -> None:
-    asked = study(server={"price_per_hour": 3.6}, objectives=[COST, "p95_ms"])
-    bench = Bench(tmp_path, asked, [ONE, TWO])
-    bench.runner().run()
+def test_a_cost_has_the_interval_of_the_saturation_that_it_follows_from(bench: Any) -> None:
+    b = bench([ONE, TWO], server={"price_per_hour": 3.6}, objectives=[COST, "p95_ms"])
+    b.runner().run()
     found = 0
-    for trial in bench.store.trials(bench.study_id):
+    for trial in b.store.trials(b.study_id):
         measured = trial.measurement
         assert measured is not None
         assert measured.price_per_hour == 3.6
@@ -94,7 +91,6 @@ def test_a_cost_has_the_interval_of_the_saturation_that_it_follows_from(tmp_path
             assert cost.low == pytest.approx(1 / saturation.high)
             assert cost.low <= (measured.metric(COST) or 0) <= cost.high
     assert found
-    bench.store.close()
 
 
 # ----------------------------------------------------------------------------------- decided by
@@ -197,26 +193,26 @@ def test_why_a_metric_is_unknown_is_told_where_it_is_known() -> None:
     assert unknown_words("queue_ms", noted) == ""
 
 
-def table(trials: list[Trial], monkeypatch: pytest.MonkeyPatch, *, width: int = 120) -> str:
-    text = io.StringIO()
-    monkeypatch.setattr(
-        Console, "out", rich.console.Console(file=text, width=width, highlight=False)
-    )
+Printed = Callable[[int], io.StringIO]
+
+
+def table(trials: list[Trial], printed: Printed, *, width: int = 120) -> str:
+    text = printed(width)
     print_trials(trials, SLA, None)
     return text.getvalue()
 
 
 def test_the_table_has_a_column_for_the_cost_where_it_is_known(
-    monkeypatch: pytest.MonkeyPatch,
+    printed: Printed,
 ) -> None:
-    known = table([CHEAP_TO_RUN, FEW_INSTANCES], monkeypatch)
+    known = table([CHEAP_TO_RUN, FEW_INSTANCES], printed)
     assert "cost/1,000" in known
     assert "0.0100" in known
-    assert "cost" not in table([made_trial(1, taken())], monkeypatch)
+    assert "cost" not in table([made_trial(1, taken())], printed)
 
 
-def test_a_narrow_terminal_shows_the_rest_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = table([CHEAP_TO_RUN, FEW_INSTANCES], monkeypatch, width=60).splitlines()
+def test_a_narrow_terminal_shows_the_rest_of_the_table(printed: Printed) -> None:
+    lines = table([CHEAP_TO_RUN, FEW_INSTANCES], printed, width=60).splitlines()
     assert max(map(len, lines)) <= 60
     assert "saturates" in lines[0]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,27 +17,23 @@ from autotune.core.trial import Trial, TrialState
 from autotune.ports import OpenLoop
 from search_spaces.candidate import Candidate
 from tests.fakes import FakeServer, ListSearch
-from tests.runner_bench import FOUR, ONE, TWO, Bench, study
+from tests.runner_bench import FOUR, ONE, TWO, Bench
 
 FINALS = {"candidates": 2, "capacity": 0}
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(candidates: list[Candidate] | None = None, **changes: Any) -> Bench:
-        wanted = {"finals": FINALS, **changes}
-        made.append(Bench(tmp_path, study(**wanted), candidates or [ONE, TWO, FOUR]))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.store.close()
+def bench(bench: Callable[..., Bench]) -> Callable[..., Bench]:
+    return lambda candidates=None, **changes: bench(candidates, **{"finals": FINALS, **changes})
 
 
 def purposes(trial: Trial) -> Counter[Purpose]:
     return Counter(measured.purpose for measured in trial.measurements)
+
+
+def die(server: FakeServer) -> None:
+    server.running = False
+    raise ServerFailed("it died")
 
 
 def at_stage(b: Bench, stage: str, act: Callable[[FakeServer], None], nth: int = 1) -> None:
@@ -94,12 +89,7 @@ def test_without_finals_nothing_is_measured_again(bench: Any) -> None:
 
 def test_a_finalist_that_is_not_served_any_more_has_failed_and_is_not_picked(bench: Any) -> None:
     b = bench()
-
-    def refuse(server: FakeServer) -> None:
-        server.running = False
-        raise ServerFailed("it died")
-
-    at_stage(b, "finals", refuse)
+    at_stage(b, "finals", die)
     answer = b.runner().run()
     assert answer.trials[1].state is TrialState.FAILED
     assert "when it was measured again" in answer.trials[1].reason
@@ -297,11 +287,6 @@ def test_a_server_that_dies_at_a_rate_that_nobody_asked_for_costs_no_candidate_i
     bench: Any,
 ) -> None:
     b = bench(finals={"candidates": 2, "capacity": 3})
-
-    def die(server: FakeServer) -> None:
-        server.running = False
-        raise ServerFailed("it died")
-
     at_stage(b, "capacity", die)
     answer = b.runner().run()
     assert answer.trials[1].state is TrialState.OK

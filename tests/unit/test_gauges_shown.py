@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import rich.console
 
-from autotune.cli.console import Console
 from autotune.cli.tables import gauges_sheet
 from autotune.core import measurement
 from autotune.core.as_json import trial_json
@@ -68,12 +66,9 @@ def test_of_a_server_without_a_gpu_a_program_is_told_none() -> None:
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_row_per_trial_tells_what_the_gpu_did(
-    monkeypatch: pytest.MonkeyPatch, width: int
+    printed: Callable[[int], io.StringIO], width: int
 ) -> None:
-    text = io.StringIO()
-    monkeypatch.setattr(
-        Console, "out", rich.console.Console(file=text, width=width, highlight=False)
-    )
+    text = printed(width)
     sheet = gauges_sheet([told(0), a_trial(1, a_candidate(4, 2))], SLA)
     assert sheet is not None
     sheet.print()

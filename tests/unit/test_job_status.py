@@ -29,9 +29,9 @@ def test_a_study_that_could_measure_nothing_has_failed() -> None:
     [(JobKind.PROMOTE, PromotionState.DONE), (JobKind.ROLLBACK, PromotionState.ROLLED_BACK)],
 )
 def test_what_an_earlier_attempt_has_done_is_not_done_again(
-    tmp_path: Path, kind: JobKind, state: PromotionState
+    database: Path, tmp_path: Path, kind: JobKind, state: PromotionState
 ) -> None:
-    with closing(ServiceStore(str(tmp_path / "service.db"))) as store:
+    with closing(ServiceStore(str(database))) as store:
         assert (
             job_run.run_job(_queued(store, kind, state, tmp_path), db=_url(store), say=print) == 0
         )
@@ -39,10 +39,10 @@ def test_what_an_earlier_attempt_has_done_is_not_done_again(
 
 
 def test_a_repository_that_is_elsewhere_is_told_with_this_machines_name_and_nothing_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_MACHINE", "gpu-b")
-    with closing(ServiceStore(str(tmp_path / "service.db"))) as store:
+    with closing(ServiceStore(str(database))) as store:
         job_id = _queued(store, JobKind.PROMOTE, PromotionState.APPLYING, tmp_path)
         with pytest.raises(InputRefused, match=r"repository of the promotion is not .* gpu-b"):
             job_run.run_job(job_id, db=_url(store), say=print)

@@ -37,8 +37,8 @@ STUDY = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ServiceStore]:
-    with closing(ServiceStore(str(tmp_path / "service.db"))) as made:
+def store(database: Path) -> Iterator[ServiceStore]:
+    with closing(ServiceStore(str(database))) as made:
         yield made
 
 
@@ -274,7 +274,7 @@ def test_a_study_that_was_done_when_its_process_died_is_not_run_again(
     )
     job_id = queued(store, left.run)
     said: list[str] = []
-    assert job_run.run_job(job_id, db=str(tmp_path / "service.db"), say=said.append) == status
+    assert job_run.run_job(job_id, db=str(tmp_path / "autotune.db"), say=said.append) == status
 
 
 def test_a_study_whose_files_are_elsewhere_is_refused_with_the_name_of_the_machine_that_lacks_them(
@@ -282,7 +282,7 @@ def test_a_study_whose_files_are_elsewhere_is_refused_with_the_name_of_the_machi
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_MACHINE", "gpu-b")
     with pytest.raises(InputRefused, match=r"machine, gpu-b .*/models/tiny\.onnx"):
-        job_run.run_job(queued(store), db=str(tmp_path / "service.db"), say=pytest.fail)
+        job_run.run_job(queued(store), db=str(tmp_path / "autotune.db"), say=pytest.fail)
 
 
 def test_a_machine_that_is_taken_puts_the_job_off(
@@ -293,5 +293,5 @@ def test_a_machine_that_is_taken_puts_the_job_off(
 
     monkeypatch.setattr(job_run, "_DOING", {JobKind.STUDY: taken})
     said: list[str] = []
-    status = job_run.run_job(queued(store), db=str(tmp_path / "service.db"), say=said.append)
+    status = job_run.run_job(queued(store), db=str(tmp_path / "autotune.db"), say=said.append)
     assert (status, said) == (LATER, ["another study is measuring on this machine"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -252,19 +251,10 @@ class Bench:
         return [event for event, *_ in self.told]
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of the present schema: to make one takes a while."""
-    path = tmp_path_factory.mktemp("empty") / "autotune.db"
-    ServiceStore(str(path)).close()
-    return path
-
-
 @pytest.fixture
-def bench(tmp_path: Path, empty: Path) -> Iterator[Bench]:
+def bench(database: Path) -> Iterator[Bench]:
     clock = FakeClock()
-    path = shutil.copy(empty, tmp_path / "autotune.db")
-    store = ServiceStore(str(path), now=clock.now)
+    store = ServiceStore(str(database), now=clock.now)
     yield Bench(store, clock)
     store.close()
 

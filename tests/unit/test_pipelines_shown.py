@@ -10,11 +10,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-import rich.console
 
 from autotune.bootstrap import StoredStudy
 from autotune.cli.as_json import stored_json
-from autotune.cli.console import Console
 from autotune.cli.render import print_stored
 from autotune.cli.tables import print_trials
 from autotune.cli.words import candidate_words
@@ -70,17 +68,6 @@ VARIANTS = (
         variant=Variant.parse("onnxruntime-bf16"), step="device", refused="no kernels for Conv"
     ),
 )
-
-
-@pytest.fixture
-def printed(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
-    def of(width: int) -> io.StringIO:
-        text = io.StringIO()
-        console = rich.console.Console(file=text, width=width, highlight=False)
-        monkeypatch.setattr(Console, "out", console)
-        return text
-
-    return of
 
 
 def _decided(trials: Sequence[Trial], sla: Sla = SLA) -> Decision:

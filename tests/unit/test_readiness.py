@@ -26,19 +26,19 @@ class Part:
 
 
 class Bench:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, database: Path) -> None:
         self.at = 0.0
         self.told: list[Any] = []
-        self.store = ServiceStore(str(folder / "service.db"))
+        self.store = ServiceStore(str(database))
         self.worker = Part()
         self.ready = Readiness(
-            self.store, parts={"worker": self.worker}, folder=folder, now=lambda: self.at
+            self.store, parts={"worker": self.worker}, folder=database.parent, now=lambda: self.at
         )
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
+def bench(database: Path) -> Iterator[Bench]:
+    made = Bench(database)
     with closing(made.store), structlog.testing.capture_logs() as made.told:
         yield made
 

@@ -47,6 +47,10 @@ def accelerator(candidate: Candidate) -> TrialOutcome:
 
 def trials_to_a_feasible_one(kind, seed: int, most: int = 40) -> int:
     search = kind(WIDE, baseline=BASELINE, objectives=OBJECTIVES, seed=seed, cores=8)
+    return asked_until_feasible(search, most)
+
+
+def asked_until_feasible(search, most: int) -> int:
     for number in range(most):
         candidate = search.ask()
         told = accelerator(candidate)
@@ -165,13 +169,7 @@ def warm_trials_to_a_feasible_one(seed: int, most: int = 40) -> int:
         earlier.tell(*known[-1])
     search = OptunaSearch(WIDE, baseline=BASELINE, objectives=OBJECTIVES, seed=seed, cores=8)
     search.recall(known, ())
-    for number in range(most):
-        candidate = search.ask()
-        told = accelerator(candidate)
-        if all(violation <= 0 for violation in told.violations):
-            return number
-        search.tell(candidate, told)
-    return most
+    return asked_until_feasible(search, most)
 
 
 def test_what_earlier_studies_measured_brings_a_search_to_a_feasible_candidate_sooner():

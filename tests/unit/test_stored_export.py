@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rich.console
 from click.testing import CliRunner
 
 from autotune.bootstrap.stored import StoredStudy, _chosen, _outcome
@@ -89,10 +89,9 @@ def test_an_export_of_a_trial_that_does_not_meet_the_sla_says_so(
 
 
 def test_of_a_pipeline_the_steps_configurations_are_said_to_be_written(
-    monkeypatch: pytest.MonkeyPatch,
+    printed: Callable[[int], io.StringIO],
 ) -> None:
-    text = io.StringIO()
-    monkeypatch.setattr(Console, "out", rich.console.Console(file=text, width=200))
+    text = printed(200)
     trials = starved_study()
     generous = Sla(latency_ms={95.0: 1e6}, min_achieved=0.01)
     decision = _decided(trials, generous)

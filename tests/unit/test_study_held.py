@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +14,15 @@ from autotune.core.trial import Trial, TrialState
 from autotune.ports import TrialOutcome
 from search_spaces.candidate import Candidate
 from tests.fakes import FakeGate, FakeServer
-from tests.runner_bench import FOUR, ONE, TWO, Bench, study
+from tests.runner_bench import FOUR, ONE, TWO, Bench
 from tests.unit.made_trials import made_measurement
 
 FIRST = Trial(number=0, candidate=FOUR, state=TrialState.OK, measurements=(made_measurement(),))
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path, study(), [ONE, TWO, FOUR])
-    yield made
-    made.store.close()
+def bench(bench: Callable[..., Bench]) -> Bench:
+    return bench()
 
 
 def run(bench: Bench, **changes: Any) -> Any:

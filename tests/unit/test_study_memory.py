@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from autotune.core.trial import TrialState
 from autotune.ports import Applied, LoadPlan, WindowObserver
 from search_spaces.candidate import Candidate
 from tests.fakes import FakeLoad, FakeServer, FakeTelemetry, ListSearch
-from tests.runner_bench import Bench, study
+from tests.runner_bench import Bench
 
 SIZES = (1, 2, 3, 4, 6, 8)
 CANDIDATES = [Candidate({"instances": n}) for n in SIZES]
@@ -76,21 +75,15 @@ class Interrupting(ListSearch):
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
+def bench(bench: Callable[..., Bench]) -> Callable[..., Bench]:
     def make(room: int = 99, room_under_load: int = 99, **changes: Any) -> Bench:
-        asked = study(space={"instances": list(SIZES)}, **changes)
-        b = Bench(tmp_path, asked, CANDIDATES)
+        b = bench(CANDIDATES, space={"instances": list(SIZES)}, **changes)
         b.server = TightServer(b.clock, room=room)
         b.check.server = b.server
         b.load = TightLoad(b.server, room=room_under_load)
-        made.append(b)
         return b
 
-    yield make
-    for each in made:
-        each.store.close()
+    return make
 
 
 def states(answer: Any) -> list[str]:

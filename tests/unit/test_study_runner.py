@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,20 +26,7 @@ from autotune.core.validity import LOST_GPU
 from autotune.tuner.recorder import ATTEMPTS
 from search_spaces.candidate import Candidate
 from tests.fakes import FakeServer, FakeTelemetry, ListSearch
-from tests.runner_bench import FOUR, ONE, TWO, Bench, study
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(candidates: list[Candidate] | None = None, **changes: Any) -> Bench:
-        made.append(Bench(tmp_path, study(**changes), candidates or [ONE, TWO, FOUR]))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.store.close()
+from tests.runner_bench import FOUR, ONE, TWO
 
 
 def test_a_study_ends_with_the_cheapest_candidate_that_meets_the_sla(bench: Any) -> None:

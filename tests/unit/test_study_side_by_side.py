@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from autotune.tuner.recorder import Say
 from autotune.tuner.run import StudyRunner
 from autotune.tuner.venue import Overseer, Readied
 from search_spaces.candidate import Candidate
-from tests.runner_bench import Bench, study
+from tests.runner_bench import Bench
 
 MANY = [Candidate({"instances": n}) for n in (1, 2, 4, 8, 16)]
 
@@ -58,17 +57,9 @@ class Several:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(**changes: Any) -> Bench:
-        space = {"instances": [each["instances"] for each in MANY]}
-        made.append(Bench(tmp_path, study(space=space, **changes), MANY))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.store.close()
+def bench(bench: Callable[..., Bench]) -> Callable[..., Bench]:
+    space = {"instances": [each["instances"] for each in MANY]}
+    return lambda **changes: bench(MANY, space=space, **changes)
 
 
 def several(b: Bench, **options: Any) -> tuple[StudyRunner, Several]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.errors import InputRefused
-from autotune.studyfile import read_definition, read_study_file
+from autotune.studyfile import read_definition
+from tests.unit.test_studyfile import refusal, studied
 
 SHA = "6" * 64
 PACKAGE = f"""\
@@ -29,17 +29,6 @@ workload: {{target_qps: 60}}
 sla: {{p95_ms: 80}}
 space: {{max_batch_size: [1, 4]}}
 """
-
-
-def studied(folder: Path, text: str):
-    (folder / "study.yaml").write_text(text)
-    return read_study_file(folder / "study.yaml")
-
-
-def refusal(folder: Path, text: str) -> str:
-    with pytest.raises(InputRefused) as refused:
-        studied(folder, text)
-    return str(refused.value)
 
 
 @pytest.mark.parametrize("requirement", ["rapidocr>=3", "rapidocr", "a==1,<2", "a==1.*", "a~=1"])

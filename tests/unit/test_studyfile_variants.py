@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.errors import InputRefused
 from autotune.core.study import AccuracySpec, CalibrationMethod, CalibrationSpec, PackagedModel
 from autotune.core.workload import InputKind, InputSpec
-from autotune.studyfile import read_definition, read_study_file
+from autotune.studyfile import read_definition
+from tests.unit.test_studyfile import refusal, studied
 
 SHA = "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884"
 PIPELINE = f"""\
@@ -51,30 +51,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def studied(folder: Path, text: str = PIPELINE):
-    (folder / "study.yaml").write_text(text)
-    return read_study_file(folder / "study.yaml")
-
-
-def refusal(folder: Path, text: str) -> str:
-    with pytest.raises(InputRefused) as refused:
-        studied(folder, text)
-    return str(refused.value)
-
-
 # ------------------------------------------------------------------------------ what is read
 def test_files_of_packages_are_named_by_their_path_in_the_repository(folder: Path) -> None:
-    model = studied(folder).model
+    model = studied(folder, PIPELINE).model
     package = PackagedModel(requirement="a==1", file="a/b.onnx", sha256=SHA)
     assert dict(model.files) == {"recognize/1/model.onnx": package}
 
 
 def test_the_servers_requirements_are_relative_to_the_file(folder: Path) -> None:
-    assert studied(folder).server.requirements == folder / "needs.txt"
+    assert studied(folder, PIPELINE).server.requirements == folder / "needs.txt"
 
 
 def test_accuracy_and_calibration_are_read_with_their_data(folder: Path) -> None:
-    study = studied(folder)
+    study = studied(folder, PIPELINE)
     made = InputSpec(kind=InputKind.PYTHON, path=folder / "render.py", function="words", count=200)
     assert study.accuracy == AccuracySpec(
         metric="text_match", data=made, expected=folder / "words.txt", samples=200
@@ -148,7 +137,7 @@ def test_the_accuracy_drop_is_a_share(folder: Path, words: str, drop: float) -> 
 
 
 def test_the_stored_definition_means_the_same_study(folder: Path) -> None:
-    study = studied(folder)
+    study = studied(folder, PIPELINE)
     again = read_definition(json.loads(json.dumps(study.definition)))
     assert again == study
 
@@ -164,7 +153,7 @@ def test_the_stored_definition_means_the_same_study(folder: Path) -> None:
 def test_a_stored_study_is_not_held_against_rules_for_new_ones(
     folder: Path, changed: dict[str, object]
 ) -> None:
-    stored = {**studied(folder).definition, **changed}
+    stored = {**studied(folder, PIPELINE).definition, **changed}
     stored = {key: value for key, value in stored.items() if value is not None}
     assert read_definition(stored).name == "reader"
 
@@ -284,7 +273,7 @@ def test_a_file_that_is_missing_is_refused_before_anything_runs(
 
 
 def test_a_stored_study_is_read_when_its_files_are_gone(folder: Path) -> None:
-    study = studied(folder)
+    study = studied(folder, PIPELINE)
     for name in ("needs.txt", "render.py", "words.txt"):
         (folder / name).unlink()
     assert read_definition(study.definition) == study

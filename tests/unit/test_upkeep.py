@@ -25,9 +25,9 @@ NOW = 1_000_000.0
 
 
 class Bench:
-    def __init__(self, folder: Path) -> None:
-        self.at = NOW
-        self.store = ServiceStore(str(folder / "service.db"), now=lambda: self.at)
+    def __init__(self, database: Path) -> None:
+        self.at, folder = NOW, database.parent
+        self.store = ServiceStore(str(database), now=lambda: self.at)
         self.settings = Settings(
             cache_dir=folder,
             work_dir=folder,
@@ -85,8 +85,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
+def bench(database: Path) -> Iterator[Bench]:
+    made = Bench(database)
     with closing(made.store):
         yield made
 

@@ -33,9 +33,9 @@ MEASURING = ("here/cpu",)
 class Bench:
     """Workers on one database, whose jobs run the Python code that their payload has."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.store = ServiceStore(str(folder / "jobs.db"))
+    def __init__(self, database: Path) -> None:
+        self.folder = database.parent
+        self.store = ServiceStore(str(database))
         self.jobs = self.store.jobs
         self.ended: list[tuple[int, JobState]] = []
         self._workers: list[Worker] = []
@@ -101,8 +101,8 @@ def no_process() -> bool:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with closing(Bench(tmp_path)) as made:
+def bench(database: Path) -> Iterator[Bench]:
+    with closing(Bench(database)) as made:
         yield made
 
 
