@@ -437,18 +437,9 @@ def from_onnx(
         version = target / "1"
         version.mkdir()
         _put_runner(version, graph, runner_source)
-        (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
 
-    source = _build(workdir, name, fill)
-    return ServedModel(
-        name=name,
-        repository=workdir,
-        config=config,
-        digest=_digest(source, config),
-        source=source,
-        onnx=source / "1" / ONNX_FILE,
-        runner=True,
-    )
+    made = _made(config, name, workdir, fill)
+    return replace(made, onnx=made.source / "1" / ONNX_FILE, runner=True)
 
 
 def from_configuration(
@@ -476,11 +467,22 @@ def from_configuration(
 
 def _configured(config: ModelConfig, name: str, workdir: Path) -> ServedModel:
     _require_plain_name(name)
+    return _made(config, name, workdir)
 
-    def fill(target: Path) -> None:
+
+def _made(
+    config: ModelConfig,
+    name: str,
+    workdir: Path,
+    fill: Callable[[Path], None] = lambda _: None,
+) -> ServedModel:
+    """A model of that configuration in a directory of its own, with what ``fill`` puts there."""
+
+    def whole(target: Path) -> None:
+        fill(target)
         (target / CONFIG_FILE).write_text(render(config), encoding="utf-8")
 
-    source = _build(workdir, name, fill)
+    source = _build(workdir, name, whole)
     return ServedModel(
         name=name,
         repository=workdir,
