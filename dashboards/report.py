@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
 from autotune.core.bottleneck import Breakdown, Step
 from autotune.core.capacity import capacity_of
@@ -41,6 +40,7 @@ from autotune.core.wording import (
     without,
 )
 from autotune.core.workload import ArrivalKind, Workload
+from dashboards import plots_library
 from dashboards.figures import data, draw
 from dashboards.figures.data import Entry, label
 from search_spaces.candidate import Candidate
@@ -125,7 +125,7 @@ def _template() -> Any:
 
 @cache
 def _plotly_js() -> str:
-    return str(get_plotlyjs())
+    return plots_library.script()
 
 
 # ------------------------------------------------------------------------------ who plays a part

@@ -1,10 +1,11 @@
-"""The dashboard on a real database, served on loopback by uvicorn: in a thread, or as a process.
+"""The dashboard on a real database, as `autotune serve` puts it together, served on loopback.
 
 python -m tests.serving DATABASE FOLDER    says its address, and serves until it is ended
 """
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -13,17 +14,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
+import structlog
 import uvicorn
+from fastapi import FastAPI
 
 from autotune.bootstrap.desk_studies import Studies
+from autotune.bootstrap.web import web_app
 from autotune.core.access import Identity, Role
 from autotune.core.errors import InputRefused
 from autotune.core.jobs import Job
 from autotune.service_ports import Desks
 from autotune.settings import Settings
-from dashboards.web.app import create_app
 from storage.service.database import Database
 from storage.store import SqlTrialStore
 from storage.summaries import SqlStudyReader
@@ -84,9 +88,8 @@ def desks_of(studies: Any, **others: Any) -> Desks:
 
 
 @contextmanager
-def served(desks: Desks, **settings: Any) -> Iterator[str]:
-    """The dashboard's address, while it is served."""
-    app = create_app(desks, **settings)
+def served(app: FastAPI) -> Iterator[str]:
+    """The application's address, while it is served in a thread."""
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -104,7 +107,7 @@ def served(desks: Desks, **settings: Any) -> Iterator[str]:
 
 @contextmanager
 def served_apart(where: str, folder: Path) -> Iterator[tuple[str, int]]:
-    """As `served`, in a process of its own, whose id comes with the address."""
+    """The dashboard in a process of its own, whose id comes with the address."""
     command = [sys.executable, "-m", "tests.serving", where, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -116,7 +119,9 @@ def served_apart(where: str, folder: Path) -> Iterator[tuple[str, int]]:
 
 def main() -> None:
     where, folder = sys.argv[1:]
-    with served(desks_of(studies_desk(where, Path(folder)))) as address:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    app = web_app(desks_of(studies_desk(where, Path(folder))), key=token_hex())
+    with served(app) as address:
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
         threading.Event().wait()

@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from autotune.service_ports import Desks
-from dashboards.web import shell, style
+from dashboards.web import library, shell, style
 from dashboards.web.page_paths import PagePaths
 from dashboards.web.pages import PAGES
 from dashboards.web.routing import Page
@@ -28,7 +28,7 @@ _INDEX = """<!DOCTYPE html>
 {%metas%}
 <title>{%title%}</title>
 {%favicon%}
-<script src="/static/theme.js"></script>
+<script src="/static/theme.js" data-plots="{{plots}}"></script>
 {%css%}
 </head>
 <body>
@@ -67,6 +67,7 @@ def create_app(
         app.include_router(router)
     sheet = style.sheet()
     _serve_static(app, sheet)
+    library.serve(app)
     dash_app = Dash(
         "autotune",
         server=app,  # type: ignore[arg-type]
@@ -78,7 +79,7 @@ def create_app(
         assets_folder=str(STATIC),
         assets_url_path="static",
         external_stylesheets=[style.address(sheet)],
-        index_string=_INDEX,
+        index_string=_INDEX.replace("{{plots}}", library.address()),
         suppress_callback_exceptions=True,
         on_error=shell.tell,
     )

@@ -20,6 +20,8 @@ FLAGS = [
     "--host-resolver-rules=MAP *.test 127.0.0.1",
 ]
 
+LOOK_AT = "(part) => part.scrollIntoView({ behavior: 'instant' })"
+"""What nobody looks at is not asked for."""
 GO = """(path) => {
   history.pushState({}, "", path);
   dispatchEvent(new CustomEvent("_dashprivate_pushstate"));

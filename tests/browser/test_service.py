@@ -165,6 +165,7 @@ def test_a_study_is_watched_as_it_runs(browser: Browser, running: Running) -> No
         expect(page.locator("#study-head .badge").first).to_have_text("running")
         page.locator("#study-progress progress").wait_for()
         page.locator("#cloud .points path").first.wait_for(timeout=60_000)
+        page.locator("#trials-section").evaluate(chromium.LOOK_AT)
         seen = page.locator("#trials [col-id=n] a")
         seen.first.wait_for()
         before = seen.count()

@@ -160,10 +160,11 @@ def test_the_grid_is_as_high_as_its_few_rows_and_narrow_tables_of_effects_are_wh
 ) -> None:
     page.set_viewport_size({"width": 400, "height": 900})
     go(page, url, "/study/2")
-    page.locator("#trials-region").evaluate("(region) => region.scrollIntoView()")
+    page.locator("#trials-section").evaluate(chromium.LOOK_AT)
     expect(page.locator("#trials .ag-row").first).to_be_visible()
     assert page.locator("#trials-region").evaluate(EMPTY_PX) < 60
     go(page, url, "/study/1")
     expect(page.get_by_role("heading", level=1)).to_have_text("ocr")
+    page.locator("#effects").evaluate(chromium.LOOK_AT)
     expect(page.locator(".effect").first).to_be_visible()
     assert page.locator(".effect .scroll").evaluate_all(CUT_OFF) == []

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autotune.core.errors import NotFound
+from dashboards import plots_library
 from dashboards.web import style, suites
 from dashboards.web.app import create_app
 from dashboards.web.parts.callbacks import in_thread
@@ -93,6 +94,32 @@ def test_pages_that_describe_the_api_from_another_host_are_off(client: TestClien
 def test_answers_are_packed(client: TestClient) -> None:
     answer = client.get("/_dash-component-suites/plotly/package_data/plotly.min.js")
     assert answer.headers["content-encoding"] == "gzip"
+
+
+def test_the_plots_library_is_kept_at_an_address_that_names_what_it_holds(
+    client: TestClient,
+) -> None:
+    (named,) = re.findall(r'data-plots="([^"]*)"', client.get("/", headers=HTML).text)
+    answer = client.get(named)
+    assert answer.text == plots_library.script()
+    assert answer.headers["content-encoding"] == "gzip"
+    assert "immutable" in answer.headers["cache-control"]
+
+
+def test_the_plots_library_stands_in_no_function_that_is_read_before_it_is_called() -> None:
+    """As Plotly's package has it now."""
+    begin = plots_library.script().index('"use strict";')
+    assert "function" not in plots_library.script()[:begin]
+    assert plots_library.script()[begin:].startswith('"use strict";var Plotly=')
+    assert plots_library.script().endswith("window.Plotly = Plotly;\n")
+
+
+def test_a_library_that_is_wrapped_in_something_else_is_left_as_it_is() -> None:
+    head = '/* licence */\n(\n function(root, factory) {} (self, () => {\n"use strict";'
+    whole = f"{head}var Plotly = 1;\nreturn Plotly;\n}}));"
+    assert plots_library.unwrapped(whole) == '/* licence */\n"use strict";var Plotly = 1;\n'
+    for other in (f"{whole}more();", whole.replace("function(root", "function(other")):
+        assert plots_library.unwrapped(other) == other
 
 
 def test_an_archive_is_not_packed_again() -> None:

@@ -1,13 +1,20 @@
 "use strict";
-// The plots' library is large, and Dash asks for it only once a page with a plot is there: where it
-// will be needed it is fetched from the start, elsewhere when there is nothing else to do.
+// The plots' library is large. A page that has plots fetches it from the start and runs it while the
+// service answers; elsewhere it is fetched when there is nothing else to do, and run with the first
+// plot: Dash takes what `window.Plotly` is, and waits where that is a promise.
 (() => {
-  if (location.pathname === "/login") return;  // who has not logged in is given none of it
-  const ahead = document.createElement("link");
-  ahead.href = "/_dash-component-suites/plotly/package_data/plotly.min.js";
-  ahead.as = "script";
-  ahead.rel = location.pathname.startsWith("/study/") ? "preload" : "prefetch";
-  document.head.append(ahead);
+  const address = document.currentScript.dataset.plots;
+  if (!address) return;  // who has not logged in is given none of it
+  const soon = /^\/(study|models)\//.test(location.pathname);
+  document.head.append(Object.assign(document.createElement("link"), { rel: soon ? "preload" : "prefetch", as: "script", href: address }));
+  let asked;
+  const load = () => asked ??= new Promise((done, failed) => {
+    const onerror = (error) => { delete window.Plotly; failed(error); };  // Dash's own way is left
+    document.head.append(Object.assign(document.createElement("script"), { src: address, onload: done, onerror }));
+  });
+  const set = (value) => Object.defineProperty(window, "Plotly", { value, writable: true, configurable: true });
+  Object.defineProperty(window, "Plotly", { get: load, set, configurable: true });
+  if (soon) addEventListener("autotune:asked", load, { once: true });
 })();
 // Before anything is painted: the theme that was chosen here, or the system's.
 (() => {
