@@ -36,20 +36,13 @@ BATCHES = (1, 2, 4)
 FOUND = Candidate({"max_batch_size": 1})
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database as it is made, which takes a while."""
-    path = tmp_path_factory.mktemp("empty") / "service.db"
-    ServiceStore(str(path)).close()
-    return path
-
-
 @pytest.fixture
-def store(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceStore]:
+def store(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServiceStore]:
     monkeypatch.setenv("AUTOTUNE_WORK", str(tmp_path / "work"))
     monkeypatch.setenv("AUTOTUNE_SERVICE", str(tmp_path / "service"))
-    shutil.copy(empty, tmp_path / "service.db")
-    with closing(ServiceStore(str(tmp_path / "service.db"))) as made:
+    with closing(ServiceStore(str(database))) as made:
         yield made
 
 
