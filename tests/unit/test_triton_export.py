@@ -263,6 +263,16 @@ def test_a_directory_that_cannot_be_written_is_refused(model: ServedModel, tmp_p
     assert refused.value.value == str(out / "below"), "as the user gave it"
 
 
+@pytest.mark.parametrize("letters", [240, 300], ids=["what is written beside it", "its own"])
+def test_a_name_that_is_too_long_is_refused_as_it_was_given(
+    model: ServedModel, tmp_path: Path, letters: int
+):
+    out = tmp_path / ("x" * letters)
+    with pytest.raises(InputRefused, match="cannot be written: File name too long") as refused:
+        exporter(model, tmp_path).preflight(out, "s")
+    assert refused.value.value == str(out)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="permission bits do not stop root")
 def test_a_read_only_directory_is_refused(model: ServedModel, tmp_path: Path):
     (tmp_path / "out").mkdir(mode=0o555)

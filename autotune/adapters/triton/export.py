@@ -216,13 +216,17 @@ def put_in_place(fill: Callable[[Path], None], out: Path, study: str) -> None:
 def refuse_unwritable(out: Path, study: str) -> None:
     """InputRefused unless ``out`` can be written and is new, empty, or an export of ``study``."""
     out = out.absolute()
-    _recover(out)
-    if out.exists():
-        if not out.is_dir():
-            raise InputRefused("the output path is a file, not a directory", value=str(out))
-        _refuse_foreign(out, study)
-        _probe(out, out)
-    _probe(_nearest_directory(out.parent), out)
+    with _refused(out):
+        _recover(out)
+        _fresh(out).exists()  # OSError for a name that is too long, as its own may not be
+        if out.exists():
+            if not out.is_dir():
+                raise InputRefused("the output path is a file, not a directory", value=str(out))
+            _refuse_foreign(out, study)
+            _probe(out)
+    beside = _nearest_directory(out.parent)
+    with _refused(out, at=beside):
+        _probe(beside)
 
 
 def refuse_without_room(model: ServedModel, out: Path) -> None:
@@ -299,14 +303,19 @@ def _nearest_directory(path: Path) -> Path:
     return path
 
 
-def _probe(directory: Path, out: Path) -> None:
-    """Write and remove a file where ``out`` is to be: permission bits tell nothing of a read-only
-    file system or root."""
+def _probe(directory: Path) -> None:
+    """Write and remove a file: permission bits tell nothing of a read-only file system or root."""
+    with tempfile.TemporaryFile(dir=directory):
+        pass
+
+
+@contextmanager
+def _refused(out: Path, *, at: Path | None = None) -> Iterator[None]:
+    """InputRefused where the system does, with where it did if that is elsewhere."""
     try:
-        with tempfile.TemporaryFile(dir=directory):
-            pass
+        yield
     except OSError as error:
-        where = "" if directory == out else f", at {directory}"
+        where = "" if at is None else f", at {at}"
         raise InputRefused(
             f"the output directory cannot be written: {error.strerror}{where}",
             value=str(out),
@@ -341,12 +350,16 @@ def _why(error: OSError) -> str:
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
     """A new directory beside ``out``, gone afterwards if it was not swapped in."""
-    fresh = out.parent / f".{out.name}.new-{os.getpid()}-{secrets.token_hex(4)}"
+    fresh = _fresh(out)
     fresh.mkdir()
     try:
         yield fresh
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _fresh(out: Path) -> Path:
+    return out.parent / f".{out.name}.new-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _swap(fresh: Path, out: Path) -> None:
