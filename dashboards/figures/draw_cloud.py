@@ -26,6 +26,7 @@ from dashboards.figures.draw import (
     trace_id,
 )
 
+_TITLE_PX, _DIGIT_PX = 34, 7
 FEW_BARS = 150
 """Up to so many points each has its error bars; of more only the front has."""
 
@@ -43,8 +44,9 @@ def draw_cloud(found: Cloud) -> Figure:
     return {
         "data": traces,
         "layout": layout(
-            xaxis=axis(axis_title(found.x), **scale(found.every, found.x), uirevision=axes),
-            yaxis=axis(axis_title(found.y), **scale(found.every, found.y), uirevision=axes),
+            xaxis=_axis(found, found.x, axes),
+            yaxis=_axis(found, found.y, axes),
+            margin={"l": _left_px(found), "r": 16, "t": 12, "b": 52},
             shapes=limit_lines(found.limits, found.x, found.y),
             hovermode="closest",
             showlegend=False,
@@ -52,6 +54,19 @@ def draw_cloud(found: Cloud) -> Figure:
             dragmode="zoom",
         ),
     }
+
+
+def _axis(found: Cloud, metric: str, axes: str) -> dict[str, Any]:
+    """Its margin is fixed: to find one out Plotly draws everything twice."""
+    scaled = scale(found.every, metric)
+    return axis(axis_title(metric), **scaled, uirevision=axes, automargin=False)
+
+
+def _left_px(found: Cloud) -> int:
+    """Room for the title and the longest number of the upright axis."""
+    ends = [line.values[found.y] for line in found.every]
+    numbers = [f"{end:,.4g}" for end in (min(ends), max(ends))] if ends else []
+    return _TITLE_PX + _DIGIT_PX * max([4, *map(len, numbers)])
 
 
 def _has(found: Cloud, standing: Standing) -> bool:

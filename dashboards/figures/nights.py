@@ -190,7 +190,9 @@ def _upright(at: str, words: str, colour: str) -> dict[str, Any]:
         "y1": 1,
         "line": {"color": colour, "width": 1.3, "dash": "dot"},
         "label": {
-            "text": words,
+            "text": f'<span style="color:{colour}">{words}</span>'
+            if words
+            else "",  # not the SLA's
             "textposition": "end",
             "xanchor": "right",
             "font": {"size": 11},

@@ -20,7 +20,7 @@ from dashboards.web.sessions import Sessions
 _templates = Environment(loader=PackageLoader("dashboards"), autoescape=True)
 WRONG = "This token is not valid. It may have been revoked, or a letter is missing."
 TOO_MANY = "Too many tokens were tried. Wait a minute, then try again."
-MAKE_ONE = "Whoever runs the service makes one: autotune token add NAME --role view"
+MAKE_ONE = "autotune token add NAME --role view"
 _MOST_FIELDS = 8
 """Of what is sent by someone who is not known yet: a megabyte of them takes long to read."""
 
@@ -98,6 +98,6 @@ class _Page:
     def shown(self, wanted: str, said: str = "", *, status: int = 200) -> Response:
         page = _templates.get_template("login.html.j2")
         text = page.render(
-            title=self.title, style=self.style, next=wanted, said=said, hint=MAKE_ONE
+            title=self.title, style=self.style, next=wanted, said=said, command=MAKE_ONE
         )
         return HTMLResponse(text, status_code=status)

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
-from html import unescape
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from autotune.core.decision import decide
 from dashboards import render_report
-from tests.browser.chromium import CHROMIUM, FLAGS, needed
+from tests.browser.chromium import needed
+from tests.browser.reports import Opened, opened
 from tests.realistic import a_finished_study, a_record, a_study, comparisons
 
 pytestmark = needed
-
-ALONE = ["--headless", *FLAGS, "--virtual-time-budget=6000"]
-"""Without a driver: it loads a page, and writes down what became of it."""
-
-_DRIVER = """<script>
-const broken = [];
-addEventListener("error", (event) => broken.push(event.message));
-addEventListener("securitypolicyviolation", (event) => broken.push(event.violatedDirective));
-setTimeout(() => {
-  const result = {};
-  const act = () => { %s };
-  try { act(); } catch (error) { broken.push(String(error)); }
-  document.body.innerHTML = "";
-  document.body.append(Object.assign(document.createElement("output"),
-    {id: "told", textContent: JSON.stringify({...result, broken})}));
-}, 3000);
-</script></body>"""
 
 
 @pytest.fixture(scope="module")
@@ -55,30 +36,28 @@ def report() -> str:
     )
 
 
-def _told(report: str, folder: Path, script: str, *, width: int = 1280) -> dict[str, Any]:
-    """Runs ``script`` in the opened report; what it puts into ``result``."""
-    page = folder / "report.html"
-    page.write_text(report.replace("</body>", _DRIVER % script), encoding="utf-8")
-    command = [str(CHROMIUM), *ALONE, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
-    command += [f"--window-size={width},900", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r'<output id="told">(.*?)</output>', done.stdout, re.DOTALL)
-    assert found is not None
-    told: dict[str, Any] = json.loads(unescape(found[1]))
-    assert told.pop("broken") == []
-    return told
+@pytest.fixture(scope="module")
+def wide(browser: Browser, report: str, tmp_path_factory: Any) -> Iterator[Opened]:
+    with opened(browser, report, tmp_path_factory.mktemp("wide"), 1280) as found:
+        yield found
 
 
-def test_every_figure_is_drawn_and_nothing_is_fetched(report: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def narrow(browser: Browser, report: str, tmp_path_factory: Any) -> Iterator[Opened]:
+    with opened(browser, report, tmp_path_factory.mktemp("narrow"), 500) as found:
+        yield found
+
+
+def test_every_figure_is_drawn_and_nothing_is_fetched(wide: Opened) -> None:
     script = """
       const plots = [...document.querySelectorAll(".plot")];
       result.drawn = plots.map((plot) => plot.querySelectorAll("svg").length > 0);
       result.fetched = performance.getEntriesByType("resource").map((entry) => entry.name);"""
-    assert _told(report, tmp_path, script) == {"drawn": [True] * 5, "fetched": []}
+    assert wide.told(script) == {"drawn": [True] * 5, "fetched": []}
 
 
 def test_other_axes_move_the_points_their_intervals_the_front_and_the_limit(
-    report: str, tmp_path: Path
+    wide: Opened,
 ) -> None:
     script = """
       const plot = document.getElementById("plot-scatter"), up = document.getElementById("axis-y");
@@ -89,13 +68,13 @@ def test_other_axes_move_the_points_their_intervals_the_front_and_the_limit(
       up.value = "memory_mb";
       up.dispatchEvent(new Event("change"));
       result.after = state();"""
-    told = _told(report, tmp_path, script)
+    told = wide.told(script)
     assert told["before"] == ["p95 latency (ms)", 1, True, True, True]
     assert told["after"] == ["memory (MB)", 0, True, True, False]
 
 
 def test_a_mark_at_the_right_edge_is_not_cut_off_and_log_axes_have_full_numbers(
-    report: str, tmp_path: Path
+    narrow: Opened,
 ) -> None:
     script = """
       const plot = document.getElementById("plot-scatter");
@@ -104,15 +83,13 @@ def test_a_mark_at_the_right_edge_is_not_cut_off_and_log_axes_have_full_numbers(
       result.marks = marks.map((mark) => mark.textContent).sort();
       result.within = marks.every((mark) => mark.getBoundingClientRect().right <= edge.right);
       result.labels = [...plot.querySelectorAll(".ytick text")].map((tick) => tick.textContent);"""
-    told = _told(report, tmp_path, script, width=500)
+    told = narrow.told(script)
     assert told["marks"] == ["default", "pick"]
     assert told["within"]
     assert {"50", "100", "200", "500"} <= set(told["labels"])
 
 
-def test_the_table_sorts_by_a_column_both_ways_with_unknowns_last(
-    report: str, tmp_path: Path
-) -> None:
+def test_the_table_sorts_by_a_column_both_ways_with_unknowns_last(wide: Opened) -> None:
     script = """
       const table = document.querySelector("table.sortable");
       const heads = [...table.tHead.rows[0].cells];
@@ -123,7 +100,7 @@ def test_the_table_sorts_by_a_column_both_ways_with_unknowns_last(
         head.querySelector("button").click();
         result[way] = [head.getAttribute("aria-sort"), column()];
       }"""
-    told = _told(report, tmp_path, script)
+    told = wide.told(script)
     for way, descending in (("ascending", False), ("descending", True)):
         said, column = told[way]
         known = [float(value) for value in column if value]
@@ -132,7 +109,6 @@ def test_the_table_sorts_by_a_column_both_ways_with_unknowns_last(
         assert column[len(known) :] == ["", ""]
 
 
-@pytest.mark.parametrize("width", [500, 1280])
-def test_the_page_never_scrolls_sideways(report: str, tmp_path: Path, width: int) -> None:
-    script = "result.spare = innerWidth - document.documentElement.scrollWidth;"
-    assert _told(report, tmp_path, script, width=width)["spare"] >= 0
+def test_the_page_never_scrolls_sideways(wide: Opened, narrow: Opened) -> None:
+    script = "result.spare = innerWidth - document.documentElement.scrollWidth"
+    assert [each.told(script)["spare"] >= 0 for each in (wide, narrow)] == [True, True]

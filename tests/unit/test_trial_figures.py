@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -173,8 +174,13 @@ def test_what_was_put_into_service_and_taken_out_stands_beside_the_nights() -> N
     found = points([a_night(1, 1_790_000_000.0, 31.0)], "p95_ms")
     figure = draw_nights(found, "p95_ms", [promotion], limit=80.0)
     assert figure is not None
-    told = [shape["label"]["text"] for shape in figure["layout"]["shapes"]]
+    told = written(figure)
     assert told[:2] == ["promotion 7", "rolled back"]
+
+
+def written(figure: Any) -> list[str]:
+    labels = [shape["label"]["text"] for shape in figure["layout"]["shapes"]]
+    return [re.sub("<[^>]*>", "", label) for label in labels]
 
 
 def test_words_of_moments_that_are_near_one_another_are_not_printed_over_one_another() -> None:
@@ -195,7 +201,7 @@ def test_words_of_moments_that_are_near_one_another_are_not_printed_over_one_ano
     nights = [a_night(2, first + 86_400, 33.0), a_night(1, first, 31.0)]
     figure = draw_nights(points(nights, "p95_ms"), "p95_ms", promotions, limit=None)
     assert figure is not None
-    told = [shape["label"]["text"] for shape in figure["layout"]["shapes"]]
+    told = written(figure)
     assert told == ["promotion 1, promotion 2, promotion 3 and 1 more", "", "", "", "promotion 5"]
 
 
