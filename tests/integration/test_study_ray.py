@@ -1,8 +1,10 @@
-"""Studies on a real Ray cluster of two nodes, each a process of this machine with one core."""
+"""A study on a real Ray cluster of two nodes, each a process of this machine with one core. Finals
+on a node that is lost, devices that differ and Ctrl-C: tests/unit/test_ray_*, without Ray."""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -24,8 +26,8 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 EMULATED = Path(__file__).parents[2] / "examples" / "emulated" / "models"
 SPACE = {
-    "max_batch_size": [1, 8],
-    "queue_delay_us": {"values": [0, 100_000], "when": {"max_batch_size": {"above": 1}}},
+    "max_batch_size": [1, 32],
+    "queue_delay_us": {"values": [0, 1_000_000], "when": {"max_batch_size": {"above": 1}}},
 }
 NODE = Path(__file__).with_name("ray_nodes.py")
 
@@ -87,15 +89,21 @@ def cli(tmp_path: Path, cache_dir: Path) -> Iterator[Tool]:
 
 def emulated(cli: Tool, name: str) -> Path:
     """Three candidates on the bundled emulated accelerator, whose times nobody's processor is used
-    for: the first cannot take the rate, the second can, the third waits for no good."""
+    for: the first cannot take the rate, the second can, the third waits too long."""
     return cli.study(
         name,
         model={"repository": str(EMULATED), "name": "accelerator"},
-        workload={**QUICK, "target_qps": 45, "measure_s": 3, "measure_max_s": 20},
+        # A burst of 20 answers tells how fast a device is; what is emulated is alike on all.
+        workload={
+            **QUICK,
+            "target_qps": 45,
+            "measure_s": 2,
+            "measure_max_s": 8,
+            "saturation_s": 0.7,
+        },
         trust={"foreign_cpu": 1, "send_lag": 1},
         space=SPACE,
         pick="fastest",  # "cheapest" counts memory, which of servers this small is chance
-        finals={"candidates": 2, "rounds": 1, "measure_s": 2, "capacity": 0},
     )
 
 
@@ -154,15 +162,14 @@ def work_of(process: psutil.Process) -> str | None:
 def test_a_study_comes_to_the_decision_of_one_machine_though_a_node_is_lost_and_its_driver_killed(
     cli: Tool, cluster: Cluster
 ) -> None:
-    here = emulated(cli, "here")
-    cli.tune(here).finish().expect(0)
-    there = emulated(cli, "there")
+    here, there = emulated(cli, "here"), emulated(cli, "there")
     running = on_ray(cli, cluster, there)
+    alone = cli.tune(here)  # beside the cluster: what is emulated does not slow down
     running.wait_for("measure  2/3", within_s=150)
     running.until(lambda: len(servers_of(cluster)) == 2, 100, "two servers")
     assert "2 trials side by side" in running.stderr()
     assert cluster.tell("lose") == "lost"
-    running.wait_for("measuring again: its device was lost", within_s=100)
+    running.wait_for(f"measuring again: its device was lost: {platform.node()}", within_s=100)
     running.wait_for("/3 trial", within_s=100)
     in_memory = shared_memory(servers_of(cluster))
     running.process.send_signal(signal.SIGKILL)
@@ -170,26 +177,20 @@ def test_a_study_comes_to_the_decision_of_one_machine_though_a_node_is_lost_and_
     running.until(lambda: not left_of(cluster), 60, "processes are left on the nodes")
     assert in_memory
     assert not [segment for segment in in_memory if segment.exists()]
+    assert "raylet" not in running.log.with_suffix(".out").read_text() + running.stderr()
     ended = {t["number"]: t for t in cli.shown("there")["trials"] if t["state"] == "ok"}
     assert ended
-    on_ray(cli, cluster, there, "--resume").finish(300).expect(0)
+    resumed = on_ray(cli, cluster, there, "--resume")
+    alone.finish(200).expect(0)
+    resumed.finish(300).expect(0)
     local, ray = cli.shown("here"), cli.shown("there")
     for number, trial in ended.items():
         assert ray["trials"][number]["started_at"] == trial["started_at"], "measured anew"
     assert [t["candidate"] for t in ray["trials"]] == [t["candidate"] for t in local["trials"]]
     assert [t["state"] for t in ray["trials"]] == ["ok", "ok", "ok"]
-    assert {"trial", "canary", "final", "confirm"} <= purposes(ray)
+    assert purposes(ray) == {"trial", "confirm"}
     assert all(map(place, ray["trials"]))
     assert ray["decision"]["pick"] == local["decision"]["pick"]
     config = Path("accelerator") / "config.pbtxt"
     exported = (cli.folder / "out-there" / config).read_text()
     assert exported == (cli.out / config).read_text()
-
-
-def test_a_cluster_without_what_a_trial_needs_is_refused_before_anything_is_stored(
-    cli: Tool, cluster: Cluster
-) -> None:
-    study = emulated(cli, "large")
-    ended = on_ray(cli, cluster, study, "--slot-cpus", "64").finish(60)
-    ended.expect(2, "no node of the Ray cluster has what a trial needs", "--slot-cpus N")
-    cli.run("show", "large").expect(2)
