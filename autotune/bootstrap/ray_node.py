@@ -275,7 +275,7 @@ class DeviceBench:
 
     def canary(self) -> Canary:
         try:
-            on = self._on or self._made_ready()
+            on = self._on or self._ready()
         except Exception as exc:  # noqa: BLE001 - told to whoever can mend it
             return Canary(error=_of_here("cannot be made ready", exc))
         if self._order.alone:
@@ -292,7 +292,7 @@ class DeviceBench:
         """Whatever cannot be measured here ends the study, as it does on a single machine: else
         the one sick device, which is soon free again, would be given every candidate."""
         try:
-            on = self._on or self._made_ready()
+            on = self._on or self._ready()
         except Exception as exc:  # noqa: BLE001 - told to whoever can mend it
             return Outcome(error=_of_here("cannot be made ready", exc))
         source = Collected(asked, on.mine)
@@ -314,12 +314,6 @@ class DeviceBench:
             reason=source.reason,
             variants=tuple(self._kept.records),
         )
-
-    def _made_ready(self) -> Device:
-        try:
-            return self._ready()
-        except ServerFailed:
-            return self._ready()  # a server that starts on a busy machine may crash for once
 
     def _ready(self) -> Device:
         try:

@@ -12,8 +12,6 @@ from autotune.adapters import machine
 from autotune.adapters.ray.slots import Slot
 from autotune.adapters.ray.trials import Asked
 from autotune.bootstrap.ray_node import (
-    Device,
-    DeviceBench,
     Order,
     looked_at,
     refuse_other_software,
@@ -49,24 +47,6 @@ def test_a_device_that_cannot_be_made_ready_ends_the_study_and_is_named(
     assert outcome.error.rule.startswith(f"{machine.describe()['host']}, a machine of the Ray")
     assert "this device is not of the kind" in outcome.error.rule
     assert "`ray stop`" in outcome.error.next_step
-
-
-class Crashing(DeviceBench):
-    """Its server does not come up."""
-
-    tries = 0
-
-    def _ready(self) -> Device:
-        self.tries += 1
-        raise ServerFailed("the server was ended by SIGABRT")
-
-
-def test_a_device_whose_server_crashes_is_made_ready_once_more(tmp_path: Path) -> None:
-    bench = Crashing(order(tmp_path))
-    outcome = bench.measure(Asked(trial=TRIAL, so_far=()))
-    assert bench.tries == 2
-    assert outcome.error is not None
-    assert "SIGABRT" in outcome.error.rule
 
 
 def test_a_device_with_other_software_is_refused_by_its_names_and_versions() -> None:

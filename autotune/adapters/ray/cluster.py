@@ -221,7 +221,7 @@ def at(place: str = "") -> At:
     """Of this process, which is on a node."""
     return At(
         node=ray.get_runtime_context().get_node_id(),
-        address=ray.util.get_node_ip_address(),
+        address=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
         place=place or process_here(),
     )
 
