@@ -19,7 +19,8 @@ from dashboards.web.suites import SUITES
 def address() -> str:
     """Among the components' scripts, in the form that Dash gives to those."""
     digest = hashlib.sha256(script().encode()).hexdigest()[:12]
-    name = build_fingerprint("package_data/plotly.min.js", get_plotlyjs_version(), digest)
+    version = get_plotlyjs_version()
+    name = build_fingerprint("package_data/plotly.min.js", version, digest)  # type: ignore[no-untyped-call]
     return f"{SUITES}plotly/{name}"
 
 

@@ -7,7 +7,7 @@ headless Chromium.
 Each round of a study is a browser without a cache: its first paint, and until the plot stands;
 then, on that page, other axes, a standing switched off, a zoom, from its scrolling there until the
 table has rows, a filter of the table, a point until its trial's page stands, each until the page
-shows it; at last the study's page again, with what the browser has kept. ``first reading`` is the
+shows it; at last the study's page reloaded. ``first reading`` is the
 plot after the service's start, which has the study still to read; the rest are medians over the
 rounds. Of the plot also the processor time that the page's main thread and the service took for it,
 which other work on the machine changes less. At the end: the service's memory before and after so
@@ -22,7 +22,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -169,28 +169,30 @@ def _visit(chromium: Browser, url: str, process: int) -> Mapping[str, float]:
     context = chromium.new_context(viewport=size, bypass_csp=True)
     context.add_init_script(_STANDS)
     page = context.new_page()
-    plot, task, service, painted = _opened(page, url, process)
+    plot, task, service, painted = _opened(page, lambda: page.goto(url), process)
     page.wait_for_timeout(1500)
     seconds = dict(zip(STEPS, (painted, plot, task, service), strict=False)) | _acts(page)
-    again, task, *_ = _opened(page, url, process)
+    page.goto(url)
+    page.wait_for_function("window.stood", timeout=60_000)
+    again, task, *_ = _opened(page, page.reload, process)
     context.close()
     return seconds | {"again: plot": again, "page's CPU again": task}
 
 
-def _opened(page: Page, url: str, process: int) -> tuple[float, float, float, float]:
+def _opened(page: Page, go: Callable[[], Any], process: int) -> tuple[float, float, float, float]:
     """Until the plot stands, the page's and the service's processor time for it; first paint."""
-    page.goto("about:blank")
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    spent, before = _task_s(session), _cpu_s(process)
-    page.goto(url, wait_until="commit")
+    before = _cpu_s(process)
+    go()
     page.wait_for_function("window.stood", timeout=60_000)
     service, task = _cpu_s(process) - before, _task_s(session)
     painted = page.evaluate(
         "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"
     )
     plot = float(page.evaluate("window.stood"))
-    return plot, task - spent if task >= spent else task, service, float(painted)
+    session.detach()
+    return plot, task, service, float(painted)
 
 
 def _cpu_s(process: int) -> float:
@@ -207,7 +209,7 @@ def _now(page: Page) -> float:
     return float(page.evaluate("performance.now() / 1000"))
 
 
-def _acts(page: Page) -> Mapping[str, float]:
+def _acts(page: Page) -> dict[str, float]:
     page.click("#axis-x")
     page.wait_for_selector(".dash-dropdown-option")
     options = page.locator(".dash-dropdown-option")

@@ -199,7 +199,7 @@ def plotted(
     """The plot, what is said beside it, its front as a table."""
     found = the_cloud(detail, x, y, standings, window)
     version = f"{detail.record.id} {detail.version}"
-    below = {
+    below: Mapping[str, Any] = {
         "parallel": {"version": version, "standings": list(standings)},
         "effects": {"version": version, "metric": y},
         trials.NAME: {"version": version},
