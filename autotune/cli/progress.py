@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Column
 from rich.text import Text
 
 from autotune.cli.console import Console
@@ -52,7 +53,7 @@ def _live_line(sla: Sla) -> Iterator[ProgressListener]:
         TextColumn("{task.fields[stage]:<8}"),
         BarColumn(bar_width=20),
         TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.description}", markup=False, table_column=Column()),  # wraps
         console=Console.err,
         transient=True,
     )
@@ -61,10 +62,10 @@ def _live_line(sla: Sla) -> Iterator[ProgressListener]:
 
         def show(step: Progress) -> None:
             if step.finished is not None:
-                bar.console.print(_finished(step, sla), soft_wrap=True)
+                bar.console.print(_finished(step, sla))
             elif step.stage in {"check", "again", "done"} or _repeats(step):
                 line = f"{_position(step) or step.stage:<8} {step.text}"
-                bar.console.print(Text(line, style="dim"), soft_wrap=True)
+                bar.console.print(Text(line, style="dim"))
             counted = step.trial is not None and step.of is not None
             done = (step.trial or 1) - (0 if step.finished else 1)
             bar.update(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -366,6 +367,25 @@ def test_a_terminal_keeps_why_a_trial_is_measured_again(
     kept = [line for line in text.getvalue().splitlines() if "measuring" in line]
     assert len(kept) == 1
     assert "6/30     measuring again: it fell behind" in kept[0]
+
+
+def test_on_a_narrow_terminal_what_is_said_is_wrapped_between_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = io.StringIO()
+    terminal = rich.console.Console(file=text, width=60, force_terminal=True, color_system=None)
+    monkeypatch.setattr(Console, "err", terminal)
+    again = "measuring again: its device was lost: lab-3, process 4711, core 7 (192.0.2.7)"
+    waiting = "waiting for a slot of the Ray cluster: its process comes up, or another has it"
+    with listener(SLA, quiet=False) as listen:
+        listen(Progress(stage="trial", text=again, trial=6, of=30))
+        listen(Progress(stage="prepare", text=waiting))
+        terminal.print("the live line is drawn anew")
+    shown = re.sub("\x1b[^a-zA-Z]*[a-zA-Z]|\r", "\n", text.getvalue())
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert max(map(len, lines)) <= 60
+    assert f"6/30 {again}" in " ".join(shown.split())
+    assert not set(waiting.split()) - set(shown.split()), "all of it"
 
 
 # ------------------------------------------------------------------------------- whole documents
