@@ -102,10 +102,12 @@ def used(*looked: Looked, slots: int | None = None) -> Devices:
 
 
 def test_of_two_kinds_at_once_the_more_numerous_is_used_and_the_other_left_alone_by_name() -> None:
-    devices = used(of_kind("a", SMALL, 1), of_kind("b", LARGE, 2), of_kind("c", SMALL, 2))
+    node = Node(id="b", host="lab-3", address="10.0.0.3", resources={"CPU": 8})
+    other = Looked(node=node, kind=LARGE, many=2)
+    devices = used(of_kind("a", SMALL, 1), other, of_kind("c", SMALL, 2))
     assert (devices.kind, devices.nodes, devices.many) == (SMALL, {"a": 1, "c": 2}, 3)
     (told,) = devices.left_alone
-    assert told.startswith("b is left alone: its devices are 2 cores of q, and this study")
+    assert told.startswith("lab-3 (10.0.0.3) is left alone: its devices are 2 cores of q, and this")
 
 
 def test_fewer_trials_side_by_side_than_were_asked_for_are_told_with_the_reason() -> None:

@@ -168,12 +168,23 @@ class Node:
     id: str
     host: str
     resources: dict[str, float] = field(compare=False)
+    address: str = ""
+
+    @property
+    def name(self) -> str:
+        """For people: containers may have the same host's name."""
+        return f"{self.host} ({self.address})" if self.address else self.host
 
 
 def nodes() -> list[Node]:
     """Those that live, by their ids."""
     found = [
-        Node(id=each["NodeID"], host=each["NodeManagerHostname"], resources=each["Resources"])
+        Node(
+            id=each["NodeID"],
+            host=each["NodeManagerHostname"],
+            address=each["NodeManagerAddress"],
+            resources=each["Resources"],
+        )
         for each in _listed()
         if each["Alive"]
     ]
@@ -323,7 +334,7 @@ def devices(
 
 
 def _too_small(slot: Slot, found: Sequence[Node]) -> InputRefused:
-    have = [f"{node.host}: {shown(node.resources)}" for node in found]
+    have = [f"{node.name}: {shown(node.resources)}" for node in found]
     more = [f"and {counted(len(have) - NAMED, 'more node')}"] if len(have) > NAMED else []
     return InputRefused(
         f"no node of the Ray cluster has what a trial needs, {slot}",
@@ -347,7 +358,7 @@ def arranged(
     if kind is None:
         raise _nothing_fits(slot, {kind for _, kind in usable}, left_alone)
     left_alone += [
-        f"{each.node.host} is left alone: its devices are {other}, and this study measures on"
+        f"{each.node.name} is left alone: its devices are {other}, and this study measures on"
         f" {kind}"
         for each, other in usable
         if other != kind
@@ -401,7 +412,7 @@ def judged(node: Node, many: int, seen: Sequence[Taken], lacking: str) -> Looked
     others were not."""
     if reason := _unusable(seen, lacking):
         return Looked(node=node, left_alone=_left_alone(node, reason))
-    less = f"{node.host}: {len(seen)} of its {many} slots are used ({lacking})"
+    less = f"{node.name}: {len(seen)} of its {many} slots are used ({lacking})"
     return Looked(
         node=node,
         kind=seen[0].kind,
@@ -411,7 +422,7 @@ def judged(node: Node, many: int, seen: Sequence[Taken], lacking: str) -> Looked
 
 
 def _left_alone(node: Node, reason: str) -> str:
-    return f"{node.host} is left alone: {reason}"
+    return f"{node.name} is left alone: {reason}"
 
 
 def _unusable(seen: Sequence[Taken], lacking: str) -> str:
