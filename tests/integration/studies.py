@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,23 @@ class Finished:
         return json.loads(self.stdout)
 
 
-def _heed_signals() -> None:
+@contextmanager
+def _signals_heeded() -> Iterator[None]:
     """A test session in the background has some signals ignored, and its children with it; the
-    tool leaves what was ignored at its start so."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    tool leaves what was ignored at its start so. (Not by ``preexec_fn``: what gRPC does in a child
+    that is forked has been its end.)"""
+    ignored = [
+        each
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(each) is signal.SIG_IGN
+    ]
+    for each in ignored:
         signal.signal(each, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for each in ignored:
+            signal.signal(each, signal.SIG_IGN)
 
 
 @dataclass
@@ -231,7 +243,11 @@ class Tool:
         mark = uuid.uuid4().hex
         log = self.folder / f"run-{len(self._runs)}"
         environment = {**os.environ, **self._settings(), MARK: mark, **self.variables, **variables}
-        with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
+        with (
+            log.with_suffix(".out").open("wb") as out,
+            log.with_suffix(".err").open("wb") as err,
+            _signals_heeded(),
+        ):
             process = subprocess.Popen(
                 [*map(str, self.through), sys.executable, "-m", "autotune", *map(str, arguments)],
                 cwd=self.folder,
@@ -240,7 +256,6 @@ class Tool:
                 stdout=out,
                 stderr=err,
                 pass_fds=keep,
-                preexec_fn=_heed_signals,  # noqa: PLW1509 - this process has no threads then
             )
         running = Running(process, log, mark, self.temporary)
         self._runs.append(running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ import pytest
 import tritonclient.http
 from numpy.typing import NDArray
 
+from autotune.adapters.triton.control import Control
 from autotune.adapters.triton.environment import ServerEnvironment
 from autotune.adapters.triton.launchers import EmbeddedLauncher
 from autotune.adapters.triton.local import LocalServer
@@ -420,6 +422,46 @@ def test_a_remote_server_is_tuned_and_its_model_left_as_it_was_found(
         assert far.pids() == ()
         assert config_of(shared) != found[1]
     assert (shared.interface(), config_of(shared)) == found
+
+
+def test_a_remote_model_is_left_as_it_was_though_one_is_interrupted_in_the_middle_of_a_load(
+    double: ServedModel, shared: LocalServer
+) -> None:
+    """Triton goes on with the load, and serves what was served before until its end."""
+    shared.apply(BATCHING)
+    control = Control(shared.endpoint.grpc, "double")
+    before = control.config()
+    with _interrupting() as within:
+        for part in range(8):
+            far = RemoteServer(remote(shared.endpoint.http, shared.endpoint.grpc), double)
+            far.apply(BATCHING)
+            within(0.001 + part * 0.04)
+            with pytest.raises(InterruptedError), closing(far):
+                load_one_after_another(far)
+            assert control.config() == before
+            time.sleep(0.3)
+            assert control.config() == before
+    control.close()
+
+
+def load_one_after_another(far: RemoteServer) -> None:
+    for size in itertools.cycle((1, 2)):
+        far.apply(PLAIN.replacing(max_batch_size=size))
+
+
+@contextmanager
+def _interrupting() -> Iterator[Callable[[float], None]]:
+    """Has InterruptedError come up, after so many seconds, whatever is under way."""
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedError
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
 
 
 def test_a_remote_model_that_was_not_loaded_is_unloaded_at_the_end(

@@ -1,13 +1,17 @@
-"""What is said of a server that does not answer."""
+"""What is said of a server that does not answer; how its models are put back."""
 
 from __future__ import annotations
 
 import socket
 from contextlib import closing
+from dataclasses import dataclass, field
 
 import pytest
+from google.protobuf import json_format
 
+from autotune.adapters.triton.config import ModelConfig
 from autotune.adapters.triton.control import Control, Unanswered
+from autotune.adapters.triton.remote import restore
 
 
 def test_a_server_that_hangs_is_named() -> None:
@@ -18,3 +22,50 @@ def test_a_server_that_hangs_is_named() -> None:
             pytest.raises(Unanswered, match=f"the server at {address} did not answer within 0.3 s"),
         ):
             control.loaded()
+
+
+@dataclass
+class Models:
+    """Stands in for `Control`: what is served of each model, and what was asked of it. A load that
+    was given up is still under way: it ends as soon as the next one comes."""
+
+    served: dict[str, ModelConfig]
+    pending: dict[str, ModelConfig] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def loaded(self, model: str) -> bool:
+        return model in self.served
+
+    def config(self, model: str) -> ModelConfig:
+        return self.served[model]
+
+    def load(self, override: str | None, timeout_s: float, model: str = "m") -> None:
+        self.served |= self.pending
+        self.pending = {}
+        self.asked.append(model if override else f"{model} from its file")
+        if override:
+            self.served[model] = json_format.Parse(override, ModelConfig())
+
+    def unload(self, timeout_s: float, model: str) -> None:
+        del self.served[model]
+
+
+def config(name: str, size: int) -> ModelConfig:
+    return ModelConfig(name=name, max_batch_size=size)
+
+
+def test_what_is_served_as_it_was_is_not_loaded_again() -> None:
+    models = Models({"m": config("m", 4)})
+    restore(models, {"m": config("m", 4)}, 1.0, unsettled=False)  # type: ignore[arg-type]
+    assert models.asked == []
+
+
+@pytest.mark.parametrize("names", [("m",), ("step", "m")])
+def test_where_a_load_was_given_up_all_is_loaded_though_it_is_served_as_it_was(
+    names: tuple[str, ...],
+) -> None:
+    before = {name: config(name, 4) for name in names}
+    models = Models(dict(before), pending={name: config(name, 1) for name in names})
+    restore(models, before, 1.0, unsettled=True)  # type: ignore[arg-type]
+    assert models.served == before
+    assert models.pending == {}

@@ -100,7 +100,7 @@ def server(repository: Path) -> FakeControl:
 def make(
     server: FakeControl, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Make:
-    monkeypatch.setattr(module, "Control", lambda *_: server)
+    monkeypatch.setattr(module, "Control", lambda *_, **__: server)
 
     def made(
         *,

@@ -56,7 +56,7 @@ class LiveDeployment:
         self._states = states
         self._sends = sends
         self._timeout_s = load_timeout_s
-        self._control = Control(grpc, "")
+        self._control = Control(grpc, "", to_the_end=True)
 
     def close(self) -> None:
         self._control.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from tritonclient.grpc import InferenceServerClient
@@ -40,10 +41,23 @@ class Refused(ServerFailed):
 
 class Control:
     """One server, one model, and what that model needs. ``model=`` names another one than the
-    first. Raises `Unanswered`, `Unreachable` and `Refused`."""
+    first. Raises `Unanswered`, `Unreachable` and `Refused`.
 
-    def __init__(self, grpc: str, model: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> None:
+    A server goes on with a load that nobody waits for any more, and has what it loads only then.
+    ``to_the_end``: whoever is interrupted in a load or an unload waits for its end all the same,
+    within its deadline, so that what is served then stays.
+    """
+
+    def __init__(
+        self,
+        grpc: str,
+        model: str,
+        *,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+        to_the_end: bool = False,
+    ) -> None:
         self._timeout_s = call_timeout_s
+        self._to_the_end = to_the_end
         self._address = grpc
         self._model = model
         self._client = InferenceServerClient(grpc)
@@ -67,7 +81,7 @@ class Control:
         it is ready."""
         deadline = time.monotonic() + timeout_s
         sent = {f"file:{path}": content for path, content in (files or {}).items()}
-        self._call(
+        self._change(
             self._client.load_model,
             config=override,
             files=sent or None,
@@ -87,7 +101,7 @@ class Control:
             time.sleep(_POLL_S)
 
     def unload(self, timeout_s: float | None = None, model: str | None = None) -> None:
-        self._call(self._client.unload_model, timeout_s=timeout_s, model=model)
+        self._change(self._client.unload_model, timeout_s=timeout_s, model=model)
 
     def loaded(self, model: str | None = None) -> bool:
         """Whether the model is ready to serve."""
@@ -117,6 +131,22 @@ class Control:
 
     def close(self) -> None:
         self._client.close()
+
+    def _change(
+        self,
+        method: Callable[..., T],
+        *,
+        timeout_s: float | None,
+        model: str | None,
+        **arguments: object,
+    ) -> T:
+        def call() -> T:
+            return self._call(method, timeout_s=timeout_s, model=model, **arguments)
+
+        if not self._to_the_end:
+            return call()
+        with ThreadPoolExecutor(max_workers=1) as aside:  # an interruption leaves it under way
+            return aside.submit(call).result()
 
     def _call(
         self,

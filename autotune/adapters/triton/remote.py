@@ -55,6 +55,7 @@ class RemoteServer:
         self._endpoint = Endpoint(http=spec.http, grpc=spec.grpc, metrics_url=spec.metrics)
         self._control: Control | None = None
         self._found: Found | None = None
+        self._unsettled = False
         self._version = ""
         self._loading = Loading(model)
         self._steps = tuple(steps(model))
@@ -64,7 +65,7 @@ class RemoteServer:
     def start(self) -> None:
         """InputRefused if the server is not in explicit mode, ServerFailed if it is not there."""
         if self._control is None:
-            self._control = Control(self._endpoint.grpc, self._model.name)
+            self._control = Control(self._endpoint.grpc, self._model.name, to_the_end=True)
         if not self._control.live():
             raise ServerFailed(
                 f"no live Triton answers at {self._endpoint.grpc}",
@@ -91,6 +92,9 @@ class RemoteServer:
             reloaded = self._asked(lambda c: self._loading.bring(c, wanted, timeout_s))
         except Refused as error:
             raise not_loaded(error, candidate) from error
+        except BaseException:
+            self._unsettled = True
+            raise
         loaded = self._asked(lambda control: loaded_configs(control, self._model))
         self._instances = instances_of(loaded)
         return applied(loaded, seconds=time.monotonic() - began, restarted=False, reloaded=reloaded)
@@ -135,7 +139,7 @@ class RemoteServer:
             return
         try:
             if before is not None:
-                restore(control, before, self._spec.load_timeout_s)
+                restore(control, before, self._spec.load_timeout_s, unsettled=self._unsettled)
         except ServerFailed as error:
             raise ServerFailed(
                 f"the model {self._model.name} on {self._endpoint.grpc} could not be left as it"
@@ -176,21 +180,29 @@ def found(control: Control, names: Sequence[str]) -> Found:
     return {name: control.config(name) if control.loaded(name) else None for name in names}
 
 
-def restore(control: Control, before: Found, timeout_s: float) -> None:
+def restore(control: Control, before: Found, timeout_s: float, *, unsettled: bool) -> None:
     """Leave each model as it was: unloaded, an ensemble before its steps; or loaded, its steps
     before an ensemble, from its file, with its configuration in the file's place where that says
     something else; a pipeline's in the file's place at once, since loading one from its file does
-    not undo an override (see `loading`)."""
+    not undo an override (see `loading`).
+
+    ``unsettled``: the server may still be at a load that was given up, and serves what it served
+    before until then: everything is loaded, which it does after that."""
     for name in reversed([name for name, config in before.items() if config is None]):
         control.unload(timeout_s, model=name)
-    for _ in range(2):  # a load may have undone an earlier one
+    alone = len(before) == 1
+    for doubted in (unsettled, False):  # twice: a load may have undone an earlier one
         for name, config in before.items():
-            if config is None or (control.loaded(name) and control.config(name) == config):
+            if config is None or not (doubted or _differs(control, name, config)):
                 continue
-            if len(before) == 1:
+            if alone:
                 control.load(None, timeout_s)
-            if not control.loaded(name) or control.config(name) != config:
+            if (doubted and not alone) or _differs(control, name, config):
                 control.load(override_json(config), timeout_s, model=name)
+
+
+def _differs(control: Control, name: str, config: ModelConfig) -> bool:
+    return not control.loaded(name) or control.config(name) != config
 
 
 def remote_model(spec: ServerSpec, name: str, workdir: Path) -> ServedModel:
