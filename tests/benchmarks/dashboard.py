@@ -247,7 +247,9 @@ def _zoom(page: Page) -> float:
 
 def _table(page: Page) -> float:
     page.locator("#trials-section").evaluate("(section) => section.scrollIntoView()")
-    return _until(page, None, "document.querySelector('#trials .ag-row')")
+    seconds = _until(page, None, "document.querySelector('#trials .ag-row')")
+    page.wait_for_timeout(1500)
+    return seconds
 
 
 def _filter(page: Page) -> float:

@@ -276,18 +276,13 @@ def parallel_shown(detail: StudyDetail, standings: Sequence[str]) -> Component:
 
 
 def _open_clicked(dash_app: Dash, plot: str) -> None:
-    @answers(
-        dash_app,
+    dash_app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("autotune", "chosen"),
         Output(URL, "pathname", allow_duplicate=True),
         Input(plot, "clickData"),
         State(URL, "pathname"),
         prevent_initial_call=True,
     )
-    def open_trial(clicked: Mapping[str, Any] | None, path: str) -> Any:
-        number = clicked and clicked["points"][0].get("customdata")
-        if number is None:
-            return no_update
-        return f"{path.rstrip('/')}/trial/{number}"
 
 
 PAGE = Page(

@@ -116,7 +116,12 @@
     };
     return { axes: figure.layout.xaxis.uirevision, x: ends("xaxis"), y: ends("yaxis") };
   };
-  window.dash_clientside = Object.assign({}, window.dash_clientside, { autotune: { arrived, zoomed } });
+  // The page of a trial whose point was clicked.
+  const chosen = (clicked, path) => {
+    const number = clicked?.points[0].customdata;
+    return number === undefined || number === null ? window.dash_clientside.no_update : `${path.replace(/\/$/, "")}/trial/${number}`;
+  };
+  window.dash_clientside = Object.assign({}, window.dash_clientside, { autotune: { arrived, chosen, zoomed } });
 
   // ------------------------------------------------- what is asked for when it is looked at
   // A plot that stands says in its `meta.wants` what the places of the page that have a `data-wants`
