@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where nothing may be cached, every process compiles all of autotune anew: tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env demo test check lock bench clean
+.PHONY: env demo test check style types layers lock bench clean
 
 env: $(VENV)/.ready
 
@@ -31,20 +31,27 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: env
 	@$(BIN)/autotune demo
 
-# Two at a time: with three, on two cores, what some tests measure is disturbed too much. Of a run
-# that was not broken off, the few that failed are asked once more, alone.
-PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --max-worker-restart 3 \
+# Three at a time, on two cores: a study waits for its server for most of its time. Of a run that was
+# not broken off, the few that failed are asked once more, alone.
+PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder --max-worker-restart 3 \
   || { [ $$? = 1 ] && $(BIN)/python -m tests.alone; }
 
 test: env
 	@$(PYTEST)
 
 check: env
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target style types layers
+	$(PYTEST)
+
+style: env
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: env
 	$(BIN)/mypy
+
+layers: env
 	$(BIN)/lint-imports
-	$(PYTEST)
 
 lock: env
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

@@ -103,11 +103,12 @@ def test_the_curves_have_a_time_for_every_batch_size_and_number_of_instances(
     curves = found["curves"]
     assert hurried(found) or {curve["instances"] for curve in curves} == {1, 2}
     assert hurried(found) or [point["batch"] for point in curves[0]["points"]] == [1, 2, 4, 8]
-    for curve in curves:
-        for point in curve["points"]:
-            assert point["ms"] > 0
-            assert point["executions"] > 0
-            assert point["images_s"] > 0
+    points = [point for curve in curves for point in curve["points"]]
+    known = [point for point in points if point["ms"] is not None]
+    assert len(known) >= len(points) / 2, "a batch of that size was executed in most windows"
+    for point in points:
+        seen = (point["ms"] or 0, point["executions"], point["images_s"])
+        assert all(seen) if point in known else not any(seen)
 
 
 def test_the_study_is_a_study_of_the_product(done: tuple[Path, dict[str, Any], int]) -> None:
