@@ -2,9 +2,9 @@
 
     python -m tests.alone
 
-Several at a time, on two cores, tests that measure a real server disturb one another now and then. One
-that fails alone, too, has failed; and so has all of it where more than a few did, since that is not
-chance. What passes alone is named, for it is to be looked into all the same.
+Several at a time, on two cores, tests that measure a real server disturb one another now and then.
+One that fails alone, too, has failed; and so has all of it where more than a few did, since that is
+not chance. What passes alone is named, for it is to be looked into all the same.
 """
 
 from __future__ import annotations
