@@ -162,10 +162,17 @@ def wants(x: str, y: str, standings: list[str]) -> Any:
 
 def test_the_first_answer_has_the_plot_which_says_what_its_other_parts_are_to_show() -> None:
     page = study.layout(desks_of(SimpleNamespace(study=lambda _: DONE)), {"reference": "ocr"})
-    (plot,) = parts_of(page, dcc.Graph)
+    plot, _below = parts_of(page, dcc.Graph)
     assert {trace["name"] for trace in plot.figure["data"]} >= {"front", "pick"}
     places = [each.to_plotly_json()["props"].get("data-wants") for each in parts_of(page, html.Div)]
     assert {each for each in places if each} == set(plot.figure["layout"]["meta"]["wants"])
+
+
+def test_a_study_without_trials_has_axes_that_can_be_chosen() -> None:
+    nothing = a_detail([], decided=False)
+    page = study.layout(desks_of(SimpleNamespace(study=lambda _: nothing)), {"reference": "ocr"})
+    for axis in parts_of(page, dcc.Dropdown):
+        assert axis.value in [option["value"] for option in axis.options]
 
 
 def test_what_is_below_the_plot_is_made_anew_only_where_it_is_another() -> None:
@@ -178,7 +185,7 @@ def test_what_is_below_the_plot_is_made_anew_only_where_it_is_another() -> None:
 
 
 def test_where_there_is_nothing_to_draw_across_it_is_said() -> None:
-    assert "nothing to draw yet" in text_of(study.parallel_shown(DONE, []))
+    assert study.parallel_shown(DONE, [])[1] == "There is nothing to draw yet."
 
 
 # ----------------------------------------------------------------------------------------- trials

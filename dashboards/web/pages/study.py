@@ -60,7 +60,10 @@ def layout(desks: Desks, asked: Asked) -> Component:
             cards.section(
                 "Across parameters and metrics",
                 html.Div(
-                    later.empty("parallel"),
+                    later.empty(
+                        "parallel",
+                        cards.plot("parallel", "Parallel coordinates: each trial a line"),
+                    ),
                     className="sideways",
                     tabIndex=0,
                     role="region",
@@ -152,8 +155,11 @@ def _watch(dash_app: Dash, desks: Desks) -> None:
 
 
 def choices(detail: StudyDetail) -> tuple[list[Any], list[Any]]:
-    """The metrics that an axis may have, and the standings that there are."""
-    metrics = [{"label": label(metric), "value": metric} for metric in known_metrics(detail.lines)]
+    """The metrics that an axis may have, and the standings that there are. What the axes have at
+    first is among them, also where nothing is known yet: a choice that is none is taken back."""
+    known = known_metrics(detail.lines)
+    first = first_axes(known, detail.study.sla, detail.study.objectives)
+    metrics = [{"label": label(metric), "value": metric} for metric in dict.fromkeys(known + first)]
     counts = {s: sum(line.standing is s for line in detail.lines) for s in Standing}
     return metrics, parts.standing_options(counts)
 
@@ -235,14 +241,15 @@ def window_of(zoomed: Mapping[str, Any] | None, x: str, y: str) -> Window | None
 def _tell(dash_app: Dash, desks: Desks) -> None:
     @answers(
         dash_app,
-        later.place("parallel"),
+        Output("parallel", "figure"),
+        Output("parallel-note", "children"),
         later.wanted("parallel"),
         State("study-reference", "data"),
         prevent_initial_call=True,
     )
-    def across(wanted: Mapping[str, Any] | None, reference: str) -> Any:
+    def across(wanted: Mapping[str, Any] | None, reference: str) -> tuple[Any, Any]:
         if wanted is None:
-            return no_update
+            return no_update, no_update
         return parallel_shown(desks.studies.study(reference), wanted["standings"])
 
     @answers(
@@ -261,18 +268,19 @@ def _tell(dash_app: Dash, desks: Desks) -> None:
         return parts.effects_shown(found, wanted["metric"])
 
 
-def parallel_shown(detail: StudyDetail, standings: Sequence[str]) -> Component:
+def parallel_shown(detail: StudyDetail, standings: Sequence[str]) -> tuple[Any, str]:
+    """The plot, and what is said beside it."""
     pick = parts.pick_of(detail)
     shown = [line for line in detail.lines if line.standing in standings]
     drawn = parallel.chosen(shown, pick, parts.decided_front(detail))
     metrics = (detail.study.sla.tightest_metric, *METRICS_ACROSS)
     figure = parallel.draw_parallel(parallel.axes_of(detail.lines, metrics), drawn, pick)
     if figure is None:
-        return empty("There is nothing to draw yet.", "It fills as trials end.")
+        return cards.NOTHING, "There is nothing to draw yet."
     picked = pick if pick in {line.number for line in drawn} else None
-    words = parts.parallel_words(len(drawn), sum(bool(line.values) for line in shown), picked)
-    said = "Parallel coordinates: each trial a line"
-    return cards.plot("parallel", said, figure=figure, note=words)
+    return figure, parts.parallel_words(
+        len(drawn), sum(bool(line.values) for line in shown), picked
+    )
 
 
 def _open_clicked(dash_app: Dash, plot: str) -> None:

@@ -3,7 +3,7 @@ above them is not kept waiting, and what nobody scrolls to is not made.
 
 A plot says in its figure's ``meta`` what each of them is to show (`wanting`). When its place comes
 into view, and whenever it is another, static/dashboard.js tells the part's store so; its callback
-has `wanted` as its only input, and `place` as its output.
+has `wanted` as its only input, and `place`, or what stands in it, as its output.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from dash.development.base_component import Component
 from dashboards.figures.draw import Figure
 
 
-def empty(name: str) -> list[Component]:
-    """With a key of its own: on a page that is made anew nothing was asked for yet."""
+def empty(name: str, content: Any = None) -> list[Component]:
+    """With a key of its own: on a page that is made anew nothing was asked for yet. ``content`` stands
+    there at first."""
     named: Any = {"data-wants": _store(name)}
     return [
-        html.Div(id=f"{name}-place", key=token_hex(4), className="later", **named),
+        html.Div(content, id=f"{name}-place", key=token_hex(4), className="later", **named),
         dcc.Store(id=_store(name)),
     ]
 
