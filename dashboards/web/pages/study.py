@@ -262,7 +262,10 @@ def _tell(dash_app: Dash, desks: Desks) -> None:
     def effect(wanted: Mapping[str, Any] | None, reference: str) -> Any:
         if wanted is None:
             return no_update
-        found = effects(desks.studies.study(reference).lines, wanted["metric"])
+        detail = desks.studies.study(reference)
+        found = effects(detail.lines, wanted["metric"])
+        if not found and detail.record.state is StudyState.RUNNING:
+            return no_update  # what stands there is not replaced by parts of another shape later
         if not found:
             return empty("No parameter was varied yet.", "This fills as trials end.")
         return parts.effects_shown(found, wanted["metric"])

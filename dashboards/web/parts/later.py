@@ -19,8 +19,8 @@ from dashboards.figures.draw import Figure
 
 
 def empty(name: str, content: Any = None) -> list[Component]:
-    """With a key of its own: on a page that is made anew nothing was asked for yet. ``content`` stands
-    there at first."""
+    """With a key of its own: on a page that is made anew nothing was asked for yet. ``content``
+    stands there at first."""
     named: Any = {"data-wants": _store(name)}
     return [
         html.Div(content, id=f"{name}-place", key=token_hex(4), className="later", **named),
