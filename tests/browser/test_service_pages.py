@@ -155,16 +155,6 @@ def test_a_dialog_begins_in_its_field_or_on_what_leaves_all_as_it_is(
     page.keyboard.press("Escape")
 
 
-def test_what_is_below_the_plot_is_asked_for_when_it_is_looked_at(page: Page, url: str) -> None:
-    go(page, url, "/study/1")
-    expect(page.locator("#cloud .points path").first).to_be_visible()
-    with page.expect_request(lambda sent: "trials-wanted" in (sent.post_data or "")) as asked:
-        expect(page.locator("#trials")).to_have_count(0)
-        page.locator("#trials-section").evaluate(chromium.LOOK_AT)
-    assert "trials-place.children" in (asked.value.post_data or "")
-    expect(page.locator("#trials .ag-row").first).to_be_visible()
-
-
 def test_the_grid_is_as_high_as_its_few_rows_and_narrow_tables_of_effects_are_whole(
     page: Page, url: str
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +16,10 @@ from autotune.core.standing import Standing
 from autotune.core.trial import Trial
 from autotune.service_ports import StudyDetail
 from dashboards.figures.effects import effects
-from dashboards.web.pages import study
 from dashboards.web.pages import study_parts as parts
 from dashboards.web.pages.study import the_cloud, window_of
 from dashboards.web.pages.study_trials import columns_of, rows_of
 from tests.realistic import SLA, a_finished_study, a_record, a_study
-from tests.serving import desks_of
 from tests.shown import links_of, parts_of, text_of
 
 EVERY = [str(standing) for standing in Standing]
@@ -154,38 +151,6 @@ def test_only_where_there_is_a_pick_a_line_is_said_to_be_it() -> None:
 )
 def test_a_zoom_counts_for_the_axes_that_it_was_made_on(zoomed: Any, window: Any) -> None:
     assert window_of(zoomed, "a", "b") == window
-
-
-def wants(x: str, y: str, standings: list[str]) -> Any:
-    return study.plotted(DONE, x, y, standings)[0]["layout"]["meta"]["wants"]
-
-
-def test_the_first_answer_has_the_plot_which_says_what_its_other_parts_are_to_show() -> None:
-    page = study.layout(desks_of(SimpleNamespace(study=lambda _: DONE)), {"reference": "ocr"})
-    plot, _below = parts_of(page, dcc.Graph)
-    assert {trace["name"] for trace in plot.figure["data"]} >= {"front", "pick"}
-    places = [each.to_plotly_json()["props"].get("data-wants") for each in parts_of(page, html.Div)]
-    assert {each for each in places if each} == set(plot.figure["layout"]["meta"]["wants"])
-
-
-def test_a_study_without_trials_has_axes_that_can_be_chosen() -> None:
-    nothing = a_detail([], decided=False)
-    page = study.layout(desks_of(SimpleNamespace(study=lambda _: nothing)), {"reference": "ocr"})
-    for axis in parts_of(page, dcc.Dropdown):
-        assert axis.value in [option["value"] for option in axis.options]
-
-
-def test_what_is_below_the_plot_is_made_anew_only_where_it_is_another() -> None:
-    before = wants("saturation_qps", "p95_ms", EVERY)
-    across, up = wants("memory_mb", "p95_ms", EVERY), wants("saturation_qps", "p50_ms", EVERY)
-    fewer = wants("saturation_qps", "p95_ms", EVERY[:1])
-    assert across == before
-    assert [name for name in before if up[name] != before[name]] == ["effects-wanted"]
-    assert [name for name in before if fewer[name] != before[name]] == ["parallel-wanted"]
-
-
-def test_where_there_is_nothing_to_draw_across_it_is_said() -> None:
-    assert study.parallel_shown(DONE, [])[1] == "There is nothing to draw yet."
 
 
 # ----------------------------------------------------------------------------------------- trials

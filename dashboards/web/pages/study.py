@@ -19,7 +19,7 @@ from dashboards.figures.effects import effects
 from dashboards.web.pages import scheduling
 from dashboards.web.pages import study_parts as parts
 from dashboards.web.pages import study_trials as trials
-from dashboards.web.parts import cards, later
+from dashboards.web.parts import cards
 from dashboards.web.parts.callbacks import answers
 from dashboards.web.parts.notes import empty
 from dashboards.web.parts.progress import progress_of, running
@@ -29,41 +29,33 @@ from dashboards.web.shell import URL
 
 EVERY_MS, SELDOM_MS = 2000, 20_000
 """How often it is asked whether anything is new: of a study that runs, and of one that is over."""
-EVERY_STANDING = [str(standing) for standing in Standing]
 METRICS_ACROSS = ("saturation_qps", "utilization", "memory_mb")
 
 
 def layout(desks: Desks, asked: Asked) -> Component:
-    """What is seen at first, in one answer; the rest follows when the plot stands."""
-    detail = desks.studies.study(asked["reference"])
-    x, y = first_axes(known_metrics(detail.lines), detail.study.sla, detail.study.objectives)
-    figure, note, front = plotted(detail, x, y, EVERY_STANDING)
-    progress, every_ms = progress_shown(detail)
+    """The frame alone: what is read of the study comes with the first callback, so that the page
+    stands at once however large the study is."""
+    study_id = _id_of(desks, asked["reference"])
     return html.Div(
         [
-            html.Div(parts.head(detail), id="study-head"),
-            html.Div(progress, id="study-progress", **aria(live="polite")),
+            html.Div(html.H1("Study", tabIndex=-1), id="study-head"),
+            html.Div(id="study-progress", **aria(live="polite")),
             cards.section(
                 "Trade-offs",
-                _plot_controls(detail, x, y),
+                _plot_controls(),
                 cards.plot(
                     "cloud",
                     "Pareto plot: each trial by two metrics, with the front, the SLA and the pick."
                     " The trials are in a table below.",
-                    figure=figure,
-                    note=note,
                     tall=True,
                 ),
-                html.Div(front, id="study-front"),
+                html.Div(id="study-front"),
                 name="trade-offs",
             ),
             cards.section(
                 "Across parameters and metrics",
                 html.Div(
-                    later.empty(
-                        "parallel",
-                        cards.plot("parallel", "Parallel coordinates: each trial a line"),
-                    ),
+                    cards.plot("parallel", "Parallel coordinates: each trial a line"),
                     className="sideways",
                     tabIndex=0,
                     role="region",
@@ -71,37 +63,40 @@ def layout(desks: Desks, asked: Asked) -> Component:
                 ),
                 name="across",
             ),
-            cards.section("What each parameter does", *later.empty("effects"), name="effects"),
+            cards.section("What each parameter does", html.Div(id="study-effects"), name="effects"),
             trials.section(),
-            dcc.Store(id="study-reference", data=str(detail.record.id)),
-            dcc.Store(id="study-version", data=detail.version),
+            dcc.Store(id="study-reference", data=str(study_id)),
+            dcc.Store(id="study-version"),
             dcc.Store(id="cloud-window"),
-            dcc.Interval(id="study-tick", interval=every_ms),
+            dcc.Store(id="cloud-drawn"),
+            dcc.Store(id="cloud-metric"),
+            dcc.Interval(id="study-tick", interval=EVERY_MS),
         ],
         className="study",
     )
 
 
-def progress_shown(detail: StudyDetail) -> tuple[Any, int]:
-    """How far a running study is, and in how many milliseconds it is looked at again."""
-    progress = None
-    if detail.record.state is StudyState.RUNNING:
-        progress = progress_of(detail.job, detail.record, parts.planned(detail))
-    again = running(detail.job) or progress is not None
-    return progress, EVERY_MS if again else SELDOM_MS
+def _id_of(desks: Desks, reference: str) -> int:
+    """By id or name; InputRefused if there is no such study."""
+    if not (reference.isascii() and reference.isdecimal()):
+        return desks.studies.study(reference).record.id
+    desks.studies.version(int(reference))
+    return int(reference)
 
 
-def _plot_controls(detail: StudyDetail, x: str, y: str) -> Component:
-    metrics, standings = choices(detail)
+def _plot_controls() -> Component:
     return html.Div(
         [
-            _field("Across", dcc.Dropdown(metrics, x, id="axis-x", clearable=False)),
-            _field("Up", dcc.Dropdown(metrics, y, id="axis-y", clearable=False)),
+            _field("Across", dcc.Dropdown(id="axis-x", clearable=False)),
+            _field("Up", dcc.Dropdown(id="axis-y", clearable=False)),
             html.Fieldset(
                 [
                     html.Legend("Shown"),
                     dcc.Checklist(
-                        id="standings", options=standings, value=EVERY_STANDING, inline=True
+                        id="standings",
+                        options=parts.standing_options({}),
+                        value=[str(s) for s in Standing],
+                        inline=True,
                     ),
                 ],
                 className="field wide",
@@ -135,33 +130,41 @@ def _watch(dash_app: Dash, desks: Desks) -> None:
         Output("study-progress", "children"),
         Output("study-tick", "interval"),
         Output("axis-x", "options"),
+        Output("axis-x", "value"),
         Output("axis-y", "options"),
+        Output("axis-y", "value"),
         Output("standings", "options"),
+        Input("study-reference", "data"),
         Input("study-tick", "n_intervals"),
-        State("study-reference", "data"),
         State("study-version", "data"),
-        prevent_initial_call=True,
+        State("axis-x", "value"),
+        State("axis-y", "value"),
     )
-    def look(_tick: int | None, reference: str, before: str) -> tuple[Any, ...]:
+    def look(
+        reference: str, _tick: int | None, before: str | None, x: str | None, y: str | None
+    ) -> tuple[Any, ...]:
         version = desks.studies.version(int(reference))
         if version == before and not version.endswith(StudyState.RUNNING):
-            return (no_update,) * 7
+            return (no_update,) * 9
         detail = desks.studies.study(reference)
-        progress, every_ms = progress_shown(detail)
+        progress = None
+        if detail.record.state is StudyState.RUNNING:
+            progress = progress_of(detail.job, detail.record, parts.planned(detail))
+        every = EVERY_MS if running(detail.job) or progress is not None else SELDOM_MS
         if version == before:
-            return no_update, no_update, progress, every_ms, *(no_update,) * 3
-        metrics, standings = choices(detail)
-        return detail.version, parts.head(detail), progress, every_ms, metrics, metrics, standings
+            return no_update, no_update, progress, every, *(no_update,) * 5
+        return detail.version, parts.head(detail), progress, every, *choices(detail, x, y)
 
 
-def choices(detail: StudyDetail) -> tuple[list[Any], list[Any]]:
-    """The metrics that an axis may have, and the standings that there are. What the axes have at
-    first is among them, also where nothing is known yet: a choice that is none is taken back."""
-    known = known_metrics(detail.lines)
-    first = first_axes(known, detail.study.sla, detail.study.objectives)
-    metrics = [{"label": label(metric), "value": metric} for metric in dict.fromkeys(known + first)]
+def choices(detail: StudyDetail, x: str | None, y: str | None) -> tuple[Any, ...]:
+    """Options and value of either axis, and the standings that there are; what was chosen stays."""
+    metrics = known_metrics(detail.lines)
+    options = [{"label": label(metric), "value": metric} for metric in metrics]
     counts = {s: sum(line.standing is s for line in detail.lines) for s in Standing}
-    return metrics, parts.standing_options(counts)
+    if x in metrics and y in metrics:
+        return options, no_update, options, no_update, parts.standing_options(counts)
+    x, y = first_axes(metrics, detail.study.sla, detail.study.objectives)
+    return options, x, options, y, parts.standing_options(counts)
 
 
 def _draw(dash_app: Dash, desks: Desks) -> None:
@@ -170,24 +173,40 @@ def _draw(dash_app: Dash, desks: Desks) -> None:
         Output("cloud", "figure"),
         Output("cloud-note", "children"),
         Output("study-front", "children"),
+        Output("cloud-drawn", "data"),
+        Output("cloud-metric", "data"),
         Input("axis-x", "value"),
         Input("axis-y", "value"),
         Input("standings", "value"),
         Input("cloud-window", "data"),
         Input("study-version", "data"),
         State("study-reference", "data"),
+        State("cloud-drawn", "data"),
+        State("cloud-metric", "data"),
         prevent_initial_call=True,
     )
-    def draw(
-        x: str,
-        y: str,
+    def draw(  # noqa: PLR0913, PLR0917 - Dash gives them by place
+        x: str | None,
+        y: str | None,
         standings: Sequence[str],
         zoomed: Mapping[str, Any] | None,
-        _version: str,
+        version: str | None,
         reference: str,
+        drawn: str | None,
+        metric: str | None,
     ) -> tuple[Any, ...]:
+        """What is below the plot is made when the plot stands: it is what people wait for."""
+        if x is None or y is None:
+            return (no_update,) * 5
         detail = desks.studies.study(reference)
-        return plotted(detail, x, y, standings, window_of(zoomed, x, y))
+        found = the_cloud(detail, x, y, standings, window_of(zoomed, x, y))
+        return (
+            draw_cloud(found),
+            parts.cloud_words(detail, found),
+            parts.front(detail, found),
+            no_update if version == drawn else version,
+            no_update if y == metric else y,
+        )
 
     dash_app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("autotune", "zoomed"),
@@ -197,21 +216,6 @@ def _draw(dash_app: Dash, desks: Desks) -> None:
         State("cloud-window", "data"),
         prevent_initial_call=True,
     )
-
-
-def plotted(
-    detail: StudyDetail, x: str, y: str, standings: Sequence[str], window: Window | None = None
-) -> tuple[Any, str, Any]:
-    """The plot, what is said beside it, its front as a table."""
-    found = the_cloud(detail, x, y, standings, window)
-    version = f"{detail.record.id} {detail.version}"
-    below: Mapping[str, Any] = {
-        "parallel": {"version": version, "standings": list(standings)},
-        "effects": {"version": version, "metric": y},
-        trials.NAME: {"version": version},
-    }
-    words, front = parts.cloud_words(detail, found), parts.front(detail, found)
-    return later.wanting(draw_cloud(found), below), words, front
 
 
 def the_cloud(
@@ -243,47 +247,44 @@ def _tell(dash_app: Dash, desks: Desks) -> None:
         dash_app,
         Output("parallel", "figure"),
         Output("parallel-note", "children"),
-        later.wanted("parallel"),
+        Input("cloud-drawn", "data"),
+        Input("standings", "value"),
         State("study-reference", "data"),
         prevent_initial_call=True,
     )
-    def across(wanted: Mapping[str, Any] | None, reference: str) -> tuple[Any, Any]:
-        if wanted is None:
+    def across(version: str | None, standings: Sequence[str], reference: str) -> tuple[Any, Any]:
+        if version is None:
             return no_update, no_update
-        return parallel_shown(desks.studies.study(reference), wanted["standings"])
+        detail = desks.studies.study(reference)
+        pick = parts.pick_of(detail)
+        shown = [line for line in detail.lines if line.standing in standings]
+        drawn = parallel.chosen(shown, pick, parts.decided_front(detail))
+        metrics = (detail.study.sla.tightest_metric, *METRICS_ACROSS)
+        axes = parallel.axes_of(detail.lines, metrics)
+        figure = parallel.draw_parallel(axes, drawn, pick)
+        picked = pick if pick in {line.number for line in drawn} else None
+        if figure is None:
+            return cards.NOTHING, "There is nothing to draw yet."
+        measured = sum(bool(line.values) for line in shown)
+        return figure, parts.parallel_words(len(drawn), measured, picked)
 
     @answers(
         dash_app,
-        later.place("effects"),
-        later.wanted("effects"),
+        Output("study-effects", "children"),
+        Input("cloud-drawn", "data"),
+        Input("cloud-metric", "data"),
         State("study-reference", "data"),
         prevent_initial_call=True,
     )
-    def effect(wanted: Mapping[str, Any] | None, reference: str) -> Any:
-        if wanted is None:
+    def effect(version: str | None, metric: str | None, reference: str) -> Any:
+        if version is None:
             return no_update
         detail = desks.studies.study(reference)
-        found = effects(detail.lines, wanted["metric"])
-        if not found and detail.record.state is StudyState.RUNNING:
-            return no_update  # what stands there is not replaced by parts of another shape later
+        of = metric or detail.study.sla.tightest_metric
+        found = effects(detail.lines, of)
         if not found:
             return empty("No parameter was varied yet.", "This fills as trials end.")
-        return parts.effects_shown(found, wanted["metric"])
-
-
-def parallel_shown(detail: StudyDetail, standings: Sequence[str]) -> tuple[Any, str]:
-    """The plot, and what is said beside it."""
-    pick = parts.pick_of(detail)
-    shown = [line for line in detail.lines if line.standing in standings]
-    drawn = parallel.chosen(shown, pick, parts.decided_front(detail))
-    metrics = (detail.study.sla.tightest_metric, *METRICS_ACROSS)
-    figure = parallel.draw_parallel(parallel.axes_of(detail.lines, metrics), drawn, pick)
-    if figure is None:
-        return cards.NOTHING, "There is nothing to draw yet."
-    picked = pick if pick in {line.number for line in drawn} else None
-    return figure, parts.parallel_words(
-        len(drawn), sum(bool(line.values) for line in shown), picked
-    )
+        return parts.effects_shown(found, of)
 
 
 def _open_clicked(dash_app: Dash, plot: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dash import Dash, Output, State, dcc, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from autotune.core.standing import Standing
@@ -14,7 +14,7 @@ from dashboards.figures.cloud import known_metrics
 from dashboards.figures.draw import axis_title
 from dashboards.figures.effects import value_words, varied
 from dashboards.web.pages.study_parts import pick_of
-from dashboards.web.parts import cards, later
+from dashboards.web.parts import cards
 from dashboards.web.parts.callbacks import answers
 from dashboards.web.parts.tables import grid, height, number_column, text_column
 from search_spaces.candidate import Value
@@ -45,45 +45,48 @@ _WORDS = {
 }
 _DIGITS = 5
 _LETTER_PX, _BESIDE_PX = 8, 56
-NAME = "trials"
+PLACE, PLACED = "trials-place", "trials-placed"
+"""Where the grid stands, and whether it does (to ask the place itself would send all rows back)."""
 
 
 def section() -> Component:
-    """Without the grid: to make one takes as long as to draw a plot."""
+    """Without the grid: to make one takes as long as to draw a plot, which comes first."""
     return cards.section(
-        "Trials", *later.empty(NAME), dcc.Store(id="trials-placed"), name="trials-section"
+        "Trials",
+        html.Div(id=PLACE, className="grid-place"),
+        dcc.Store(id=PLACED),
+        name="trials-section",
     )
 
 
 def register(dash_app: Dash, desks: Desks) -> None:
     @answers(
         dash_app,
-        later.place(NAME),
-        Output("trials-placed", "data"),
-        later.wanted(NAME),
+        Output(PLACE, "children"),
+        Output(PLACED, "data"),
+        Input("cloud-drawn", "data"),
         State("study-reference", "data"),
-        State("trials-placed", "data"),
+        State(PLACED, "data"),
         prevent_initial_call=True,
     )
-    def place(wanted: Any, reference: str, placed: bool | None) -> tuple[Any, Any]:
-        """(To ask the place itself whether the grid stands would send all rows back.)"""
-        if wanted is None or placed:
+    def place(version: str | None, reference: str, placed: bool | None) -> tuple[Any, Any]:
+        if version is None or placed:
             return no_update, no_update
         detail = desks.studies.study(reference)
-        return grid(NAME, "Trials", columns_of(detail), rows_of(detail), row_id="id"), True
+        return grid("trials", "Trials", columns_of(detail), rows_of(detail), row_id="id"), True
 
     @answers(
         dash_app,
         Output("trials", "columnDefs"),
         Output("trials", "rowData"),
         Output("trials-region", "style"),
-        later.wanted(NAME),
+        Input("cloud-drawn", "data"),
         State("study-reference", "data"),
         prevent_initial_call=True,
     )
-    def fill(wanted: Any, reference: str) -> tuple[Any, Any, Any]:
+    def fill(version: str | None, reference: str) -> tuple[Any, Any, Any]:
         """Of a grid that is there: what was sorted, filtered and scrolled to stays."""
-        if wanted is None:
+        if version is None:
             return (no_update,) * 3
         detail = desks.studies.study(reference)
         return columns_of(detail), rows_of(detail), height(len(detail.lines))

@@ -36,16 +36,9 @@ def section(title: str, *content: Any, name: str, beside: Any = None) -> Compone
     return html.Section([head, *content], id=name, **aria(labelledby=f"h-{name}"))
 
 
-def plot(
-    name: str,
-    said: str,
-    *,
-    figure: Figure | None = None,
-    note: str | None = None,
-    tall: bool = False,
-) -> Component:
-    """A plot; ``said`` says what it shows to those who do not see it, ``note`` what there is to say
-    of its content: a callback's goes to ``<name>-note``."""
+def plot(name: str, said: str, *, figure: Figure | None = None, tall: bool = False) -> Component:
+    """A plot; ``said`` says what it shows to those who do not see it. What a callback has to say
+    of its content goes to ``<name>-note``."""
     return html.Figure(
         [
             html.Div(
@@ -58,7 +51,7 @@ def plot(
                 className="plot tall" if tall else "plot",
             ),
             html.Figcaption(
-                "Reading …" if figure is None else note,
+                "Reading …" if figure is None else None,
                 id=f"{name}-note",
                 className="quiet",
                 **aria(live="polite"),

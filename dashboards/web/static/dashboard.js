@@ -123,42 +123,6 @@
   };
   window.dash_clientside = Object.assign({}, window.dash_clientside, { autotune: { arrived, chosen, zoomed } });
 
-  // ------------------------------------------------- what is asked for when it is looked at
-  // A plot that stands says in its `meta.wants` what the places of the page that have a `data-wants`
-  // are to show (dashboards/web/parts/later.py).
-  const NEAR = "200px";
-  let standing = null;
-  const near = new Set(), told = new WeakMap(), watched = new WeakSet();
-  const want = (place) => {
-    const wants = standing?.isConnected && standing.layout?.meta?.wants;
-    const wanted = wants?.[place.dataset.wants], same = JSON.stringify(wanted);
-    if (wanted === undefined || told.get(place) === same) return;
-    told.set(place, same);
-    window.dash_clientside.set_props(place.dataset.wants, { data: wanted });
-  };
-  const views = new IntersectionObserver((seen) => {
-    for (const { target, isIntersecting } of seen) {
-      if (isIntersecting) { near.add(target); want(target); } else near.delete(target);
-    }
-  }, { rootMargin: NEAR });
-  const stands = (plot) => {
-    if (!plot.layout?.meta?.wants) return;
-    standing = plot;
-    requestAnimationFrame(() => setTimeout(() => near.forEach(want)));  // it is painted first
-  };
-  new MutationObserver(() => {
-    for (const place of near) if (!place.isConnected) { near.delete(place); views.unobserve(place); }
-    for (const place of document.querySelectorAll("[data-wants]")) {
-      if (!watched.has(place)) { watched.add(place); views.observe(place); }
-    }
-    for (const plot of document.querySelectorAll(".js-plotly-plot")) {
-      if (!plot.on || watched.has(plot)) continue;
-      watched.add(plot);
-      plot.on("plotly_afterplot", () => stands(plot));
-      stands(plot);
-    }
-  }).observe(document, { childList: true, subtree: true });
-
   const go = (href) => {
     history.pushState({}, "", href);
     dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
