@@ -19,9 +19,11 @@ T = TypeVar("T")
 
 def despite_a_crash(step: Callable[[], T], server: Server, tell: Callable[[str], None]) -> T:
     """What the step comes to, which begins with `Server.start` or `Server.apply`; where the server
-    crashes in it, what it comes to when it is taken again on a server that is started anew, which
-    is told. What then goes wrong passes, as does all that is no crash; ServerCrashed says that it
-    was the second time."""
+    crashes in it, what it comes to when it is taken again, which is told: a server that has crashed
+    is started anew by both. What then goes wrong passes, as does all that is no crash;
+    ServerCrashed says that it was the second time.
+
+    It is not closed in between: what is tuned where it is served would be put back."""
     try:
         return step()
     except ServerFailed as exc:
@@ -29,7 +31,6 @@ def despite_a_crash(step: Callable[[], T], server: Server, tell: Callable[[str],
         if crash is None:
             raise
         tell(f"the server crashed, and is started once more: {crash.rule}")
-        server.close()
         return _second(step)
 
 

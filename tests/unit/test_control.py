@@ -5,13 +5,19 @@ from __future__ import annotations
 import socket
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
 
+from autotune.adapters.triton import remote
 from autotune.adapters.triton.config import ModelConfig
-from autotune.adapters.triton.control import Control, Unanswered
+from autotune.adapters.triton.control import Control, Refused, Unanswered
 from autotune.adapters.triton.remote import restore
+from autotune.adapters.triton.repository import from_configuration
+from autotune.core.errors import ServerFailed
+from autotune.core.study import Launch, ServerSpec
+from search_spaces.candidate import Candidate
 
 
 def test_a_server_that_hangs_is_named() -> None:
@@ -69,3 +75,48 @@ def test_where_a_load_was_given_up_all_is_loaded_though_it_is_served_as_it_was(
     restore(models, before, 1.0, unsettled=True)  # type: ignore[arg-type]
     assert models.served == before
     assert models.pending == {}
+
+
+class Stubborn(Models):
+    """A server that refuses every load for a time."""
+
+    refuses = False
+
+    def load(self, override: str | None, timeout_s: float, model: str = "m") -> None:
+        if self.refuses:
+            raise Refused("the server refused", value="a stub died")
+        super().load(override, timeout_s, model)
+
+    def live(self) -> bool:
+        return True
+
+    def version(self) -> str:
+        return "2.51.0"
+
+    def config(self, model: str = "m") -> ModelConfig:
+        return self.served[model]
+
+    def close(self) -> None: ...
+
+
+def test_a_remote_server_that_could_not_be_put_back_is_put_back_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor is what it has by then taken for what was found."""
+    before = ModelConfig(name="m", backend="python", max_batch_size=4)
+    before.input.add(name="x", data_type="TYPE_FP32", dims=[4])
+    before.output.add(name="y", data_type="TYPE_FP32", dims=[3])
+    server = Stubborn({"m": before})
+    monkeypatch.setattr(remote, "Control", lambda *_, **__: server)
+    monkeypatch.setattr(server, "unload", lambda model: None)
+    spec = ServerSpec(launch=Launch.REMOTE, http="host:1", grpc="host:2")
+    far = remote.RemoteServer(spec, from_configuration(before, "m", tmp_path))
+    far.apply(Candidate({"max_batch_size": 2}))
+    server.refuses = True
+    with pytest.raises(ServerFailed, match="could not be left as it was found"):
+        far.close()
+    server.refuses = False
+    far.apply(Candidate({"max_batch_size": 3}))
+    assert server.config().max_batch_size == 3
+    far.close()
+    assert server.config() == before

@@ -82,6 +82,7 @@ class LocalServer:
         self._control: Control | None = None
         self._ports: Ports | None = None
         self._flags: Mapping[str, str] = dict(spec.flags)
+        self._spoiled = False
         self._version = ""
         self._loading = Loading(model)
         self._steps = tuple(steps(model))
@@ -131,7 +132,9 @@ class LocalServer:
             reloaded = self._asked(lambda control: self._load(control, wanted))
         except Refused as error:
             memory = self._memory.found(lost=True)
-            raise not_loaded(error, candidate, memory) from error
+            failure = not_loaded(error, candidate, memory)
+            self._spoiled = isinstance(failure, ServerCrashed)
+            raise failure from error
         loaded = self._asked(lambda control: loaded_configs(control, self._model))
         self._instances = instances_of(loaded)
         if processes := processes_of(loaded):
@@ -192,9 +195,10 @@ class LocalServer:
         return True
 
     def _holds_leftovers(self) -> bool:
-        """Whether an earlier candidate's dead or hung instance, or its backlog, is still there: it
-        would be measured with the next one."""
-        return bool(leftovers.dead(self.pids)) or leftovers.unfinished(self.endpoint)
+        """Whether an earlier candidate's dead or hung instance, or its backlog, is still there, to
+        be measured with the next one; or an instance has died while it was loaded."""
+        dead = self._spoiled or leftovers.dead(self.pids)
+        return bool(dead) or leftovers.unfinished(self.endpoint)
 
     def _flags_of(self, candidate: Candidate) -> dict[str, str]:
         """The study's own flags, and in place of those that the space sweeps the candidate's; one
@@ -228,6 +232,7 @@ class LocalServer:
         flags = {"exit-timeout-secs": f"{EXIT_S:g}", **self._flags, **strict}
         command = self._launcher.command(self._model.repository, ports, flags)
         start = self._log.stat().st_size if self._log.exists() else 0
+        self._spoiled = False
         self._child = ChildProcess(command, log=self._log, nice=NICE, grace_s=EXIT_S + 2)
         self._control = Control(
             ports.endpoint.grpc,

@@ -65,7 +65,7 @@ class RemoteServer:
     def start(self) -> None:
         """InputRefused if the server is not in explicit mode, ServerFailed if it is not there."""
         if self._control is None:
-            self._control = Control(self._endpoint.grpc, self._model.name, to_the_end=True)
+            self._control = self._connected()
         if not self._control.live():
             raise ServerFailed(
                 f"no live Triton answers at {self._endpoint.grpc}",
@@ -132,14 +132,16 @@ class RemoteServer:
         return ""
 
     def close(self) -> None:
-        """Raises ServerFailed if the model could not be put back."""
+        """Raises ServerFailed if the model could not be put back: the next call tries it again."""
         control, self._control = self._control, None
-        before, self._found = self._found, None
-        if control is None:
+        if control is None and self._found is None:
             return
+        control = control or self._connected()
         try:
-            if before is not None:
-                restore(control, before, self._spec.load_timeout_s, unsettled=self._unsettled)
+            if self._found is not None:
+                timeout_s = self._spec.load_timeout_s
+                restore(control, self._found, timeout_s, unsettled=self._unsettled)
+            self._found = None
         except ServerFailed as error:
             raise ServerFailed(
                 f"the model {self._model.name} on {self._endpoint.grpc} could not be left as it"
@@ -148,6 +150,9 @@ class RemoteServer:
             ) from error
         finally:
             control.close()
+
+    def _connected(self) -> Control:
+        return Control(self._endpoint.grpc, self._model.name, to_the_end=True)
 
     def _asked(self, question: Callable[[Control], T]) -> T:
         if self._control is None:
