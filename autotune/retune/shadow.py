@@ -6,6 +6,7 @@ rate that the study measured at, and are what is judged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -80,10 +81,19 @@ class ProbingCheck:
         for _ in range(ATTEMPTS):
             measured = self._measure(qps)
             verdict = judge(measured, self._sla)
-            if measured.valid or _misses_however_sent(measured, verdict):
+            believed = measured.valid or _answers_badly(verdict)
+            if believed:
                 break
         self.probes.answered()  # a server that died meanwhile has failed; it is not undecided
-        return _checked(verdict, measured, live_qps, qps)
+        believed = believed or self._late_however_sent(measured, verdict)
+        return _checked(verdict, measured, live_qps, qps, believed=believed)
+
+    def _late_however_sent(self, measured: Measurement, verdict: Verdict) -> bool:
+        """Where nothing but the send lag speaks against the probes."""
+        patient = replace(self.study.trust, send_lag=math.inf)
+        if why_invalid(measured.load, self._sla, trust=patient):
+            return False
+        return any(_late_from_the_send(measured.load, each) for each in verdict.findings)
 
     def _live_qps(self) -> float:
         before = self.probes.answered()
@@ -128,24 +138,28 @@ class ProbingCheck:
         )
 
 
-def _misses_however_sent(measured: Measurement, verdict: Verdict) -> bool:
-    """Errors are the server's, however late the probes were sent; and so is a latency beyond its
-    limit that is beyond it counted from the send, too."""
+def _answers_badly(verdict: Verdict) -> bool:
+    """Errors are the server's, however well the probes were sent."""
     return any(
-        finding.metric == "error_rate" or _late_from_the_send(measured, finding)
+        finding.metric == "error_rate"
         for finding in verdict.findings
         if finding.outcome is Outcome.MISSES
     )
 
 
-def _late_from_the_send(measured: Measurement, finding: Finding) -> bool:
-    service = measured.load.service_latency
-    percentile = LATENCIES.get(finding.metric)
-    return percentile is not None and service is not None and service.at(percentile) > finding.limit
+def _late_from_the_send(load: LoadResult, finding: Finding) -> bool:
+    """Whether a latency is beyond its limit counted from the send, too, and by more than the
+    probes were late: whoever sends late reads late."""
+    percentile, service = LATENCIES.get(finding.metric), load.service_latency
+    if finding.outcome is not Outcome.MISSES or percentile is None or service is None:
+        return False
+    late_ms = 0.0 if load.send_lag is None else load.send_lag.at(99.0)
+    return service.at(percentile) - late_ms > finding.limit
 
 
-def _checked(verdict: Verdict, measured: Measurement, live_qps: float, qps: float) -> Checked:
-    believed = measured.valid or _misses_however_sent(measured, verdict)
+def _checked(
+    verdict: Verdict, measured: Measurement, live_qps: float, qps: float, *, believed: bool
+) -> Checked:
     outcome = verdict.outcome if believed else Outcome.UNDECIDED
     reasons = verdict.reasons if believed else measured.invalid_because
     beside = f"{rate_words(qps)} probes beside {rate_words(live_qps)} of live traffic"

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.core.errors import ServerFailed
 from autotune.core.sla import Outcome, Sla
-from autotune.core.study import Study
+from autotune.core.study import Study, Trust
 from autotune.core.workload import Workload
 from autotune.ports import OpenLoop
 from autotune.retune.shadow import LISTEN_S, Probes, ProbingCheck
@@ -110,13 +110,40 @@ def test_probes_that_cannot_be_believed_leave_it_undecided(study: Study) -> None
     assert "send lag" in checked.words
 
 
-def test_what_is_late_from_the_send_misses_however_late_it_was_sent(study: Study) -> None:
-    live = Live(service_ms=200.0)
-    live.load.lags_ms = [500.0]
+SLOW_MS = 39.0
+"""Its queue makes that a second, without an error."""
+
+
+def test_what_is_late_from_the_send_misses_though_it_was_sent_late_twice(study: Study) -> None:
+    live = Live(service_ms=SLOW_MS)
+    live.load.lags_ms = [100.0, 100.0]
     checked = live.check(study).check()
     assert checked.outcome is Outcome.MISSES
     assert "p50" in checked.words
-    assert len(live.load.plans) == 1
+    assert len(live.load.plans) == 2
+
+
+def test_what_was_sent_late_once_is_sent_again(study: Study) -> None:
+    live = Live(service_ms=SLOW_MS)
+    live.load.lags_ms = [100.0]
+
+    def recovers(server: FakeServer) -> None:
+        server.service_ms = SLOW_MS if len(live.load.plans) == 1 else 20.0
+
+    live.load.before = recovers
+    assert live.check(study).check().outcome is Outcome.MEETS
+
+
+def test_a_latency_that_a_late_reader_may_have_made_is_undecided(study: Study) -> None:
+    """90 ms counted from the send, by a generator that is 100 ms late."""
+    live = Live(service_ms=35.0)
+    live.load.lags_ms = [100.0, 100.0]
+    assert live.check(study).check().outcome is Outcome.UNDECIDED
+
+
+def test_nothing_is_held_against_it_where_the_generator_had_no_more_to_give(study: Study) -> None:
+    busy = replace(study, trust=Trust(generator_cpu=0.1))  # the fake one uses a fifth of a core
+    assert Live(service_ms=SLOW_MS).check(busy).check().outcome is Outcome.UNDECIDED
 
 
 def test_what_is_answered_is_not_held_against_the_source_model_again(study: Study) -> None:
