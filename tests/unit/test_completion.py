@@ -44,9 +44,15 @@ def test_a_plain_class_without_the_method_has_nothing_to_say(tmp_path: Path) -> 
         (CLASS, f"from base import wrapped\n@wrapped\n{CLASS}"),
         (f"{CLASS}:", "from base import TritonPythonModel\nclass Mine:"),
         (f"{CLASS}:", f"if True:\n  {CLASS}:\n    pass\nclass Mine:"),
+        ("import os\n", "import os\nfrom shared import TritonPythonModel\n"),
+        ("import os\n", "import os\nfrom shared import *\n"),
+        ("W = ", "TritonPythonModel = None\nW = "),
         (CLASS, f"this is no Python\n{CLASS}"),
     ],
-    ids=["method", "attribute", "base", "metaclass", "decorator", "imported", "nested", "broken"],
+    ids=[
+        *("method", "attribute", "base", "metaclass", "decorator", "imported", "nested"),
+        *("bound twice", "star", "assigned", "broken"),
+    ],
 )
 def test_what_may_complete_its_configuration_is_not_known(
     tmp_path: Path, change: tuple[str, str]

@@ -35,14 +35,18 @@ def _is_complete(model: ServedModel) -> bool:
 
 
 def _has_no_hook(path: Path) -> bool:
-    """Of the model's class as it is written: what a base class, a decorator or a metaclass would
-    bring is not looked for, so that one which has any is not known."""
+    """Of the model's class as it is written: one with a base class, a decorator or a metaclass, or
+    whose name is used anywhere else in the module, may have it from there and is not known."""
     try:
         text = path.read_text(encoding="utf-8")
-        found = ast.parse(text)
+        module = ast.parse(text)
     except (OSError, ValueError, SyntaxError):
         return False
-    classes = [each for each in found.body if isinstance(each, ast.ClassDef)]
-    plain = [each.name for each in classes if not (each.bases or each.keywords)]
-    decorated = any(each.decorator_list for each in classes if each.name == _CLASS)
-    return plain.count(_CLASS) == 1 and not decorated and HOOK not in text
+    classes = [each for each in ast.walk(module) if isinstance(each, ast.ClassDef)]
+    named = [each for each in classes if each.name == _CLASS]
+    if len(named) != 1 or named[0] not in module.body or text.count(_CLASS) != 1:
+        return False
+    if any(isinstance(each, ast.ImportFrom) and each.names[0].name == "*" for each in module.body):
+        return False
+    (model,) = named
+    return not (model.bases or model.keywords or model.decorator_list) and HOOK not in text
