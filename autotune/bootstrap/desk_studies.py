@@ -96,8 +96,9 @@ class Studies:
             if pick is not None:
                 picked = self._reader.trials(record.id, [pick])
                 return line_of(picked[0], study.sla) if picked else None
-        lines = self._lines_of(record, study).current()
-        number = leading(lines, study.pick, study.sla)
+        known = self._lines_of(record, study)
+        lines = known.current()
+        number = leading(lines, study.pick, study.sla, known.noise())
         return next((line for line in lines if line.number == number), None)
 
     def _jobs_by_study(self) -> dict[int, Job]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from autotune.core.intervals import Interval
 from autotune.core.measurement import EMULATED, METRICS
+from autotune.core.memory_noise import MemoryNoise, repeats
 from autotune.core.records import StudyState
 from autotune.core.sla import Outcome, Sla
 from autotune.core.standing import Standing
@@ -27,6 +28,7 @@ class Lines:
         self._study_id = study_id
         self._sla = sla
         self._known: dict[int, tuple[Mark, TrialLine]] = {}
+        self._repeats: dict[int, tuple[float, ...]] = {}
 
     def current(self) -> Sequence[TrialLine]:
         marks = self._reader.marks(self._study_id)
@@ -37,7 +39,12 @@ class Lines:
                 # One that was begun since the marks were taken comes with the next ones.
                 if trial.number in marks:
                     self._known[trial.number] = marks[trial.number], line_of(trial, self._sla)
+                    self._repeats[trial.number] = repeats(trial)
         return tuple(self._known[n][1] for n in marks if n in self._known)
+
+    def noise(self) -> MemoryNoise:
+        """What memory varies by among the `current` trials."""
+        return MemoryNoise.of_repeats(tuple(self._repeats.values()))
 
 
 def decided_lines(

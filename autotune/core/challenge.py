@@ -62,16 +62,19 @@ def judge_challenge(  # noqa: PLR0913 - the two, their runs, and the rules
     *,
     margin: float,
     sla: Sla,
+    noise: MemoryNoise,
     cheapest: bool = False,
 ) -> Verdict:
     """``comparisons`` are of the two, from interleaved runs. ``champion`` None: it failed, and
-    nothing is known of it but that. ``cheapest``: the study picks the cheapest."""
+    nothing is known of it but that. ``noise`` is the study's, in memory. ``cheapest``: the study
+    picks the cheapest."""
     turned = [each if each.second == challenger.number else each.turned() for each in comparisons]
-    told = (*map(_words, turned), *_cost_words(champion, challenger))
+    saved = (0.0, "") if champion is None else _cheaper_by(champion, challenger, noise)
+    told = (*map(_words, turned), *([saved[1]] if saved[0] else []))
     against = _against(challenger, sla)
     if against:
         return Verdict(ground=None, reasons=(against, *told))
-    found = _ground(champion, challenger, turned, margin, sla, cheapest=cheapest)
+    found = _ground(champion, turned, saved, margin, sla, cheapest=cheapest)
     if found is None:
         return Verdict(ground=None, reasons=(_why_not(turned, margin), *told))
     ground, why = found
@@ -92,8 +95,8 @@ def _against(challenger: Judged, sla: Sla) -> str:
 
 def _ground(  # noqa: PLR0913 - the same
     champion: Judged | None,
-    challenger: Judged,
     comparisons: Sequence[Comparison],
+    less: tuple[float, str],
     margin: float,
     sla: Sla,
     *,
@@ -108,7 +111,7 @@ def _ground(  # noqa: PLR0913 - the same
     if better and not worse:
         most = max(better, key=_better_by)
         return Ground.BETTER, f"{_words(most)}: better by the margin of {margin:.0%} at least"
-    saved, words = _cheaper_by(champion, challenger)
+    saved, words = less
     if comparisons and saved > 0 and saved >= margin and (cheapest or not worse):
         return Ground.CHEAPER, f"{words}: cheaper by the margin of {margin:.0%} at least"
     return None
@@ -152,7 +155,7 @@ def _words(comparison: Comparison) -> str:
 
 
 # ---------------------------------------------------------------------------------------- the cost
-def _cheaper_by(champion: Judged, challenger: Judged) -> tuple[float, str]:
+def _cheaper_by(champion: Judged, challenger: Judged, noise: MemoryNoise) -> tuple[float, str]:
     """The share of instances saved, or where they are as many, of memory, where that differs by
     more than its noise; with the words for it."""
     before, after = champion.metric("instances"), challenger.metric("instances")
@@ -160,14 +163,6 @@ def _cheaper_by(champion: Judged, challenger: Judged) -> tuple[float, str]:
         plural = "" if after == 1 else "s"
         return 1 - after / before, f"{after:g} instance{plural} instead of {before:g}"
     held, holds = champion.metric(MEMORY), challenger.metric(MEMORY)
-    noise = MemoryNoise.of([champion.trial, challenger.trial])
     if not held or not holds or held <= holds or not noise.differ(held, holds):
         return 0.0, ""
     return 1 - holds / held, f"{holds:,.0f} MB of memory instead of {held:,.0f} MB"
-
-
-def _cost_words(champion: Judged | None, challenger: Judged) -> tuple[str, ...]:
-    if champion is None:
-        return ()
-    saved, words = _cheaper_by(champion, challenger)
-    return (words,) if saved else ()

@@ -183,7 +183,7 @@ def decide(  # noqa: PLR0913 - what a decision rests on, and what only words it,
     judged = sorted((j for j in found if j is not None), key=lambda j: j.number)
     meeting = [trial for trial in judged if trial.meets]
     wanted, over = gone_by(rule, objectives, sla, meeting or judged)
-    noise = MemoryNoise.of(trial.trial for trial in judged)
+    noise = MemoryNoise.of(trials)
     contrasts = Contrasts.of(_between(judged, comparisons), noise)
     ranking = rank(meeting, over, rule, sla, noise)
     choice = ranking.choose(contrasts)

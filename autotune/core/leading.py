@@ -1,6 +1,7 @@
 """The best trial so far, from what a list knows of each: quick where there are ten thousand.
 
-It is no decision (see `autotune.core.decision`): noise is not weighed, and nothing is confirmed.
+It is no decision (see `autotune.core.decision`): noise in anything but memory is not weighed, and
+nothing is confirmed.
 """
 
 from __future__ import annotations
@@ -39,24 +40,25 @@ _ORDER: dict[PickRule, tuple[str, ...]] = {
 """What is compared first, second, third; empty: the latency that the SLA limits most tightly."""
 
 
-def leading(lines: Sequence[Listed], rule: PickRule, sla: Sla) -> int | None:
+def leading(lines: Sequence[Listed], rule: PickRule, sla: Sla, noise: MemoryNoise) -> int | None:
     """The number of the first by the rule of those that meet the SLA; where none does, of the one
-    that comes nearest (an undecided one before any that misses); None where nothing was judged."""
+    that comes nearest (an undecided one before any that misses); None where nothing was judged.
+    ``noise`` is the study's: what memory varies by is no difference."""
     judged = [line for line in lines if line.violation is not None]
     meeting = [line for line in judged if line.standing is Standing.MEETS]
     if meeting:
-        return _first(meeting, [name or sla.tightest_metric for name in _ORDER[rule]]).number
+        names = [name or sla.tightest_metric for name in _ORDER[rule]]
+        return _first(meeting, names, noise).number
     nearest = min(judged, key=_distance, default=None)
     return None if nearest is None else nearest.number
 
 
-def _first(lines: Sequence[Listed], names: Sequence[str]) -> Listed:
-    """The least in the first of the metrics, of these in the second, …; the lowest number last.
-    What memory varies by is no difference."""
+def _first(lines: Sequence[Listed], names: Sequence[str], noise: MemoryNoise) -> Listed:
+    """The least in the first of the metrics, of these in the second, …; the lowest number last."""
     left = list(lines)
     for name in names:
         least = min(_cost(line, name) for line in left)
-        most = MemoryNoise().reach(least) if name == MEMORY else least
+        most = noise.reach(least) if name == MEMORY else least
         left = [line for line in left if _cost(line, name) <= most]
     return min(left, key=lambda line: line.number)
 

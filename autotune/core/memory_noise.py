@@ -11,9 +11,11 @@ beside other servers, had 55 to 110 MB, and within a single study 72 to 110.
 - `FLOOR_MB`: what a server varies by whatever its size, a little above the most that was seen;
 - `SHARE`: of the less, for what grows with the model;
 - 2.8 standard deviations of what one configuration's memory varied by from measurement to
-  measurement, where trials were measured repeatedly (the search's, the canary's, the finals', the
-  comparisons' and the confirmation's): the difference that two measurements of the same exceed in
-  one case of twenty (the repeatability limit of ISO 5725-6).
+  measurement, where trials were measured repeatedly (the search's, the canary's, the finals' and
+  the comparisons'): the difference that two measurements of the same exceed in one case of twenty
+  (the repeatability limit of ISO 5725-6). The confirmation's is left out: a strict server that was
+  just started holds nothing of what others have freed, so that it differs by the servers, always to
+  one side. Counted, a pick that is confirmed would widen the noise that it was picked by.
 
 *Order.* That is a semiorder (Luce, "Semiorders and a theory of utility discrimination",
 Econometrica 24, 1956): *more* is transitive, *equal* is not. 60 and 110 MB are equal, so are 110
@@ -35,14 +37,15 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from autotune.core.measurement import Purpose
-from autotune.core.trial import Trial
+from autotune.core.trial import Trial, TrialState
 
 MEMORY = "memory_mb"
 FLOOR_MB = 64.0
 SHARE = 0.10
 _REPEATABILITY = 1.96 * math.sqrt(2)
-_SAME_LOAD = {Purpose.TRIAL, Purpose.CANARY, Purpose.FINAL, Purpose.COMPARE, Purpose.CONFIRM}
-"""The measurements at the study's own rate: other rates may hold other memory."""
+_REPEATED = {Purpose.TRIAL, Purpose.CANARY, Purpose.FINAL, Purpose.COMPARE}
+"""The measurements at the study's own rate (other rates may hold other memory) that are not of the
+exported files' own server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +58,19 @@ class MemoryNoise:
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> MemoryNoise:
         """From all of them together: one trial's few measurements say little."""
-        squares, degrees = 0.0, 0
-        for trial in trials:
-            logs = [math.log(mb) for mb in _measured(trial)]
-            if len(logs) > 1:
-                mean = fmean(logs)
-                squares += sum((each - mean) ** 2 for each in logs)
-                degrees += len(logs) - 1
-        return cls(spread=math.sqrt(squares / degrees) if degrees else 0.0)
+        return cls.of_repeats(repeats(trial) for trial in trials)
+
+    @classmethod
+    def of_repeats(cls, repeated: Iterable[Sequence[float]]) -> MemoryNoise:
+        """From what `repeats` says of each trial."""
+        squares: list[float] = []
+        degrees = 0
+        for logs in ([math.log(mb) for mb in each] for each in repeated if len(each) > 1):
+            mean = fmean(logs)
+            squares += [(log - mean) ** 2 for log in logs]
+            degrees += len(logs) - 1
+        # Exactly summed: the order of the trials plays no part.
+        return cls(spread=math.sqrt(math.fsum(squares) / degrees) if degrees else 0.0)
 
     def reach(self, mb: float) -> float:
         """The most, in MB, that counts as equal to ``mb`` or less; it grows with ``mb``."""
@@ -88,8 +96,11 @@ class MemoryNoise:
         return bisect_left(anchors, value, key=self.reach)
 
 
-def _measured(trial: Trial) -> list[float]:
-    """The memory of its believed measurements under the study's own load, in MB."""
-    believed = (m for m in trial.measurements if m.valid and m.purpose in _SAME_LOAD)
+def repeats(trial: Trial) -> tuple[float, ...]:
+    """The memory of a trial's believed measurements under the study's own load, in MB; empty where
+    it is not ok."""
+    if trial.state is not TrialState.OK:
+        return ()
+    believed = (m for m in trial.measurements if m.valid and m.purpose in _REPEATED)
     found = (measurement.telemetry.memory_mb for measurement in believed)
-    return [mb for mb in found if mb is not None and mb > 0]
+    return tuple(mb for mb in found if mb is not None and mb > 0)

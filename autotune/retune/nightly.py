@@ -20,6 +20,7 @@ from autotune.core.decision import Decision
 from autotune.core.drift import Drift, Observation, drift_between
 from autotune.core.errors import AutotuneError, InputRefused, Interrupted, LoadFailed, MachineBusy
 from autotune.core.judged import Judged, judge_trial
+from autotune.core.memory_noise import MemoryNoise
 from autotune.core.notices import Event
 from autotune.core.plain import finite
 from autotune.core.promotions import Edited, Promotion, PromotionState
@@ -370,6 +371,7 @@ class Night:
             runs,
             margin=self.schedule.margin,
             sla=study.sla,
+            noise=MemoryNoise.of(trials),
             cheapest=study.pick is PickRule.CHEAPEST,
         )
         self._add(

@@ -15,7 +15,7 @@ from autotune.bootstrap.study_lines import decided_lines, line_of
 from autotune.core.errors import InputRefused, NotFound
 from autotune.core.jobs import Job, JobKind, JobState
 from autotune.core.judged import judge_trial
-from autotune.core.measurement import METRICS
+from autotune.core.measurement import METRICS, Purpose
 from autotune.core.records import DecisionRecord, StudyState
 from autotune.core.standing import Standing
 from autotune.core.trial import Trial, TrialState
@@ -27,6 +27,7 @@ from tests.many_trials import a_definition, many_trials, store_study
 from tests.onnx_models import linear
 from tests.realistic import SLA, a_candidate, a_finished_study, a_measurement, comparisons
 from tests.serving import studies_desk
+from tests.unit.made_trials import made_measurement, made_trial
 
 MANY = many_trials(60, seed=3)
 
@@ -211,6 +212,19 @@ def test_the_list_has_the_pick_of_what_is_done_and_the_best_so_far_of_what_runs(
     assert (oldest.model, oldest.sla) == ("ocr", "p95 ≤ 80 ms, errors ≤ 0.1%")
     assert (newest.planned, newest.best_meets) == (90, True)
     assert set(newest.best_metrics) <= set(METRICS)
+
+
+def test_the_best_so_far_goes_by_what_memory_was_seen_to_vary_by(where: str) -> None:
+    trials = [
+        made_trial(0, made_measurement(p95=30.0, memory=1000.0)),
+        made_trial(1, made_measurement(p95=60.0, memory=850.0)),
+    ]
+    study_id = store_study(where, "ocr", trials, state=StudyState.RUNNING)
+    desk, store = _desk(where), SqlTrialStore(where)
+    assert [summary.best for summary in desk.studies()] == [1]
+    again = made_measurement(p95=30.0, memory=1400.0, purpose=Purpose.CANARY)
+    store.add_measurement(study_id, 0, again)
+    assert [summary.best for summary in desk.studies()] == [0]
 
 
 def test_a_study_in_which_nothing_meets_the_sla_lists_what_comes_nearest(where: str) -> None:

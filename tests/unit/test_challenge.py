@@ -11,10 +11,12 @@ from autotune.core.comparison import Comparison, relation
 from autotune.core.intervals import Interval
 from autotune.core.judged import Judged, judge_trial
 from autotune.core.measurement import Purpose
+from autotune.core.memory_noise import MemoryNoise
 from autotune.core.sla import Sla
 from tests.unit.made_trials import made_measurement, made_trial
 
 SLA = Sla(latency_ms={95.0: 80.0})
+STEADY = MemoryNoise()
 
 
 def judged(
@@ -71,9 +73,15 @@ def verdict(
     champion: Judged | None = None,
     challenger: Judged | None = None,
     margin: float = 0.05,
+    noise: MemoryNoise = STEADY,
 ) -> Verdict:
     return judge_challenge(
-        champion or judged(0), challenger or judged(3), comparisons, margin=margin, sla=SLA
+        champion or judged(0),
+        challenger or judged(3),
+        comparisons,
+        margin=margin,
+        sla=SLA,
+        noise=noise,
     )
 
 
@@ -133,6 +141,14 @@ def test_a_quarter_less_memory_of_a_small_server_is_not_cheaper() -> None:
     assert (found.promoted, found.reasons[1:]) == (False, verdict(compared()).reasons[1:])
 
 
+def test_less_memory_within_what_the_study_s_memory_varies_by_is_not_cheaper() -> None:
+    less = judged(0, memory=1000.0), judged(3, memory=850.0)
+    assert verdict(compared(), *less).ground is Ground.CHEAPER
+    found = verdict(compared(), *less, noise=MemoryNoise(spread=0.12))
+    assert not found.promoted
+    assert not any("MB" in reason for reason in found.reasons)
+
+
 def test_less_memory_in_more_instances_is_not_cheaper() -> None:
     found = verdict(compared(), judged(0, memory=900.0), judged(3, instances=2))
     assert not found.promoted
@@ -153,7 +169,7 @@ def test_a_champion_that_met_it_in_the_paired_runs_does_not_miss_it_beyond_doubt
 
 
 def test_a_champion_that_fails_under_load_gives_way_without_a_comparison() -> None:
-    found = judge_challenge(None, judged(3), [], margin=0.05, sla=SLA)
+    found = judge_challenge(None, judged(3), [], margin=0.05, sla=SLA, noise=STEADY)
     assert found.ground is Ground.SLA
 
 
@@ -199,7 +215,13 @@ def test_where_the_cheapest_is_asked_for_a_cheaper_one_may_be_slower() -> None:
 
     def found(challenger: Judged, *, cheapest: bool) -> Verdict:
         return judge_challenge(
-            champion, challenger, slower, margin=0.05, sla=SLA, cheapest=cheapest
+            champion,
+            challenger,
+            slower,
+            margin=0.05,
+            sla=SLA,
+            noise=STEADY,
+            cheapest=cheapest,
         )
 
     assert found(judged(3), cheapest=True).ground is Ground.CHEAPER

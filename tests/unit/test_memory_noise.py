@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from autotune.core.memory_noise import FLOOR_MB, MEMORY, MemoryNoise
 from autotune.core.sla import Sla
 from autotune.core.standing import Standing
 from autotune.core.study import Objective, PickRule
+from autotune.core.trial import TrialState
 from tests.unit.made_trials import made_measurement, made_trial
 
 SLA = Sla(latency_ms={95.0: 80.0})
@@ -71,6 +72,28 @@ def test_measurements_under_other_load_and_of_doubt_tell_nothing_of_the_noise():
     other = trial(0, 1000.0, 2000.0, purpose=Purpose.CAPACITY)
     doubted = trial(1, 1000.0, 2000.0, invalid=("the generator fell behind",))
     assert MemoryNoise.of([other, doubted]).spread == 0.0
+
+
+def test_trials_that_are_not_ok_tell_nothing_of_the_noise():
+    failed = replace(trial(0, 1000.0, 2000.0), state=TrialState.FAILED)
+    assert MemoryNoise.of([failed]).spread == 0.0
+
+
+def confirmed(taken, mb, p95):
+    again = made_measurement(p95=p95, memory=mb, purpose=Purpose.CONFIRM)
+    return replace(taken, measurements=(*taken.measurements, again))
+
+
+def test_a_pick_that_is_confirmed_in_a_server_of_its_own_stays_the_pick():
+    one, two = trial(1, 800.0, p95=75.0), trial(2, 920.0, p95=40.0)
+    assert picked(one, two).pick == 1
+    assert picked(confirmed(one, 560.0, 75.0), two).pick == 1
+    assert MemoryNoise.of([confirmed(one, 560.0, 75.0)]).spread == 0.0
+
+
+def test_the_noise_does_not_depend_on_the_order_of_the_trials():
+    trials = [trial(n, 100.0 + n, 107.0 * 1.1**n, 113.0) for n in range(12)]
+    assert MemoryNoise.of(trials) == MemoryNoise.of(trials[::-1])
 
 
 def test_the_noise_is_that_of_all_trials_together():
@@ -183,5 +206,12 @@ class Line:
 
 def test_the_best_so_far_of_a_running_study_is_not_chosen_by_noise_either():
     lines = [Line(0, 173.0, 30.0), Line(1, 158.0, 57.3)]
-    assert leading(lines, PickRule.CHEAPEST, SLA) == 0
-    assert leading([*lines, Line(2, 80.0, 70.0)], PickRule.CHEAPEST, SLA) == 2
+    steady = MemoryNoise()
+    assert leading(lines, PickRule.CHEAPEST, SLA, steady) == 0
+    assert leading([*lines, Line(2, 80.0, 70.0)], PickRule.CHEAPEST, SLA, steady) == 2
+
+
+def test_the_best_so_far_goes_by_the_spread_of_its_study():
+    lines = [Line(0, 1000.0, 30.0), Line(1, 850.0, 57.3)]
+    assert leading(lines, PickRule.CHEAPEST, SLA, MemoryNoise()) == 1
+    assert leading(lines, PickRule.CHEAPEST, SLA, MemoryNoise(spread=0.1)) == 0

@@ -480,6 +480,30 @@ def test_a_challenger_that_loses_changes_nothing(bench: Bench) -> None:
     assert bench.told == []
 
 
+def held(trial: Trial, *memory: float) -> Trial:
+    """With so much memory in one measurement after the other of the search."""
+    first, *others = trial.measurements
+    taken = [replace(first, telemetry=replace(first.telemetry, memory_mb=mb)) for mb in memory]
+    return replace(trial, measurements=(*taken, *others))
+
+
+@pytest.mark.parametrize(
+    ("third", "outcome"), [((1000.0, 1000.0), Outcome.BETTER), ((1000.0, 1400.0), Outcome.HOLDS)]
+)
+def test_less_memory_counts_only_beyond_what_all_the_night_s_trials_vary_by(
+    bench: Bench, third: tuple[float, float], outcome: Outcome
+) -> None:
+    alike, slow = (Candidate({"instances": 1, "max_batch_size": size}) for size in (4, 8))
+    trials = [
+        held(trial(0, ONE), 1000.0),
+        held(trial(1, alike, 20.0), 850.0),
+        held(trial(2, slow, 70.0), *third),
+    ]
+    ended = bench.carry_out(FakeWork(trials, comparisons=faster(0.0)))
+    assert ended.summary["challenger"]["trial"] == 1
+    assert ended.outcome is outcome
+
+
 def test_where_the_cheapest_is_asked_for_a_slower_one_that_is_cheaper_wins(bench: Bench) -> None:
     assert STUDY.pick is PickRule.CHEAPEST
     ended = bench.carry_out(FakeWork(CHALLENGED, comparisons=faster(0.2)), Policy.AUTO)
