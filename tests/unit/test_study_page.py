@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dash import dcc, html
+from dash import dcc, html, no_update
 
 from autotune.bootstrap.study_lines import line_of
 from autotune.core.decision import decide
@@ -16,10 +18,12 @@ from autotune.core.standing import Standing
 from autotune.core.trial import Trial
 from autotune.service_ports import StudyDetail
 from dashboards.figures.effects import effects
+from dashboards.web.pages import study
 from dashboards.web.pages import study_parts as parts
 from dashboards.web.pages.study import the_cloud, window_of
 from dashboards.web.pages.study_trials import columns_of, rows_of
 from tests.realistic import SLA, a_finished_study, a_record, a_study
+from tests.serving import desks_of
 from tests.shown import links_of, parts_of, text_of
 
 EVERY = [str(standing) for standing in Standing]
@@ -151,6 +155,45 @@ def test_only_where_there_is_a_pick_a_line_is_said_to_be_it() -> None:
 )
 def test_a_zoom_counts_for_the_axes_that_it_was_made_on(zoomed: Any, window: Any) -> None:
     assert window_of(zoomed, "a", "b") == window
+
+
+class Callbacks:
+    """The part of a Dash app that pages register with: what they register, by its name."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Any] = {}
+
+    def callback(self, *_wiring: Any, **_options: Any) -> Any:
+        return lambda work: self.named.setdefault(work.__name__, work)
+
+    def clientside_callback(self, *_wiring: Any, **_options: Any) -> None:
+        """What the browser does is not called here."""
+
+
+def called(name: str, detail: StudyDetail, *given: Any) -> Any:
+    """What the page's callback of that name answers of a study."""
+    app = Callbacks()
+    desk = SimpleNamespace(study=lambda _reference: detail, version=lambda _id: detail.version)
+    study.register(app, desks_of(desk))  # type: ignore[arg-type]
+    return asyncio.run(app.named[name](*given))
+
+
+@pytest.mark.parametrize(("x", "y"), [(None, "p95_ms"), ("saturation_qps", None), (None, None)])
+def test_an_axis_that_was_emptied_leaves_the_plot_as_it_is(x: str | None, y: str | None) -> None:
+    """A Dropdown empties itself where later options lack its value."""
+    left = called("draw", DONE, x, y, EVERY, None, "v", "1", None, None)
+    assert set(left) == {no_update}
+    drawn = called("draw", DONE, "saturation_qps", "p95_ms", EVERY, None, "v", "1", None, None)
+    assert no_update not in drawn
+
+
+@pytest.mark.parametrize("axes", [(None, "p95_ms"), ("power_w", "p95_ms")])
+def test_axes_that_no_trial_has_are_chosen_anew_as_the_study_changes(axes: Any) -> None:
+    found = called("look", DONE, "1", 1, "before", *axes)
+    metrics = [option["value"] for option in found[4]]
+    assert (found[5] in metrics, found[7]) == (True, "p95_ms")
+    kept = called("look", DONE, "1", 1, "before", "memory_mb", "p95_ms")
+    assert (kept[5], kept[7]) == (no_update, no_update)
 
 
 # ----------------------------------------------------------------------------------------- trials
