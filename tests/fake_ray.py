@@ -26,8 +26,8 @@ from autotune.core.trial import TrialState
 from tests.unit.made_trials import made_measurement
 
 
-def at(name: str) -> At:
-    return At(node=name, address="10.0.0.1", place=f"{name}, process 1")
+def at(name: str, device: str = "") -> At:
+    return At(node=name, address="10.0.0.1", place=f"{name}, process 1", device=device)
 
 
 def canary_of(rate: float) -> Measurement:
@@ -39,13 +39,14 @@ def canary_of(rate: float) -> Measurement:
 @dataclass
 class FakeBench:
     """A device, and its order: ``rates`` are what its canaries measure one after another, the last
-    one again and again (None: it cannot be told)."""
+    one again and again (None: it cannot be told). No model loads whose trial is ``broken``."""
 
     name: str
     rates: list[float | None]
     canaries: int = 0
     measured: list[int] = field(default_factory=list)
     fails: Canary | None = None
+    broken: tuple[int, ...] = ()
 
     def open(self) -> Bench:
         return self
@@ -54,10 +55,13 @@ class FakeBench:
         rate = self.rates[min(self.canaries, len(self.rates) - 1)]
         self.canaries += 1
         place = f"{self.name}, process 1, core 0"
-        return self.fails or Canary(place=place, measured=None if rate is None else canary_of(rate))
+        measured = None if rate is None else canary_of(rate)
+        return self.fails or Canary(place=place, device="core 0", measured=measured)
 
     def measure(self, asked: Asked) -> Outcome:
         self.measured.append(asked.trial.number)
+        if asked.trial.number in self.broken:
+            return Outcome(state=TrialState.FAILED, reason="it does not load")
         return Outcome(measurements=[made_measurement()], state=TrialState.OK, took_s=1.0)
 
     def close(self) -> None: ...
@@ -65,19 +69,22 @@ class FakeBench:
 
 @dataclass
 class FakeTune:
-    """Gives each free device a trial, and takes a report of each in turn. ``before`` is called with
-    the count of the reports so far, and may raise, as Ray does while it waits."""
+    """Gives each free device a trial, and takes a report of each in turn; of all but the first
+    only after ``late`` turns, since they come up later. ``before`` is called with the count of the
+    reports so far, and may raise, as Ray does while it waits."""
 
     suggesting: Suggesting
     stopping: Stopping
     workers: list[Worker]
     before: Callable[[int], None] = lambda _: None
+    late: int = 0
 
     def fit(self) -> None:
         running: dict[int, tuple[str, Iterator[dict[str, Any]]]] = {}
         names = iter(range(1000))
         reports = 0
         finished = False
+        turns = 0
         while not self.stopping.stop_all():
             for index, worker in enumerate(self.workers):
                 if index in running or finished:
@@ -87,7 +94,10 @@ class FakeTune:
                 finished = told == Searcher.FINISHED
                 if isinstance(told, dict):
                     running[index] = name, worker.reports(pickle.loads(told["asked"]))
+            turns += 1
             for index, (name, coming) in list(running.items()):
+                if index and turns <= self.late:
+                    continue
                 self.before(reports)
                 reports += 1
                 report = next(coming)
@@ -104,13 +114,19 @@ class FakeHand:
     nothing more, since its node is lost, or what comes instead of it (``raises``)."""
 
     name: str = "a"
+    device: str = ""
     lost_at: Callable[[Call], bool] = lambda _: False
     raises: Callable[[], BaseException] = RayActorError
+    began: bool = False
     ended: bool = False
     _relay: Relay = field(default_factory=Relay)
     _open: bool = False
 
+    def seen(self) -> At:
+        return at(self.name, self.device)
+
     def begin(self, work: Callable[[Relay], Any]) -> At:
+        self.began = True
         self._relay.begin(work)
         return at(self.name)
 

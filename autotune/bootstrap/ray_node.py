@@ -278,15 +278,16 @@ class DeviceBench:
             on = self._on or self._ready()
         except Exception as exc:  # noqa: BLE001 - told to whoever can mend it
             return Canary(error=_of_here("cannot be made ready", exc))
+        here = Canary(place=on.mine.place, device=on.mine.device)
         if self._order.alone:
-            return Canary(place=on.mine.place)
+            return here
         try:
-            return Canary(place=on.mine.place, measured=looked_at(on.here))
+            return replace(here, measured=looked_at(on.here))
         except ServerFailed:
             self.close()  # trial 0 tells of it, should it be so again
         except Exception as exc:  # noqa: BLE001 - told to whoever can mend it
             return Canary(error=_of_here("cannot go on", exc))
-        return Canary(place=on.mine.place)
+        return here
 
     def measure(self, asked: Asked) -> Outcome:
         """Whatever cannot be measured here ends the study, as it does on a single machine: else

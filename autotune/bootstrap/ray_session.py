@@ -111,8 +111,8 @@ class RayVenue:
         else:
             overseer.say("confirm", "making one device ready to confirm the pick")
         work = partial(settled, self._placed(), overseer.planned)
-        devices = self.devices if bridge is None else self.devices.apart_from(bridge.unlike)
-        ended: Ended = errand.run(work, objects, devices)
+        unlike = () if bridge is None else tuple(bridge.idle.values())
+        ended: Ended = errand.run(work, objects, self.devices, unlike=unlike)
         if ended.report is None:
             return ended.settled
         name, text = ended.report

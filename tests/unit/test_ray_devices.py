@@ -20,6 +20,7 @@ from autotune.adapters.ray.cluster import (
 from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken
 from autotune.core.errors import AutotuneError, InputRefused
 from autotune.core.kinds import Kind
+from tests.fake_ray import at
 
 NODE = Node(id="a", host="a", resources={"CPU": 16, "GPU": 2})
 
@@ -156,6 +157,15 @@ def test_a_study_ends_where_no_node_lives_that_has_a_slot_for_it() -> None:
 
 
 def test_a_node_that_measures_otherwise_is_avoided_unless_no_other_lives() -> None:
-    assert lives("a", "b").apart_from({"b"}).nodes == {"a": 2}
-    assert lives("b").apart_from({"b"}).nodes == {"a": 2, "b": 1}
+    odd = [at("b", "GPU 0")]
+    assert lives("a", "b").apart_from(odd).nodes == {"a": 2}
+    assert lives("b").apart_from(odd).nodes == {"a": 2, "b": 1}
     assert lives("a", "b").apart_from(()).nodes == {"a": 2, "b": 1}
+
+
+def test_of_a_node_only_the_devices_that_measure_otherwise_are_avoided_where_they_are_known() -> (
+    None
+):
+    assert lives("a", "b").apart_from([at("a", "GPU 1")]).nodes == {"a": 1, "b": 1}
+    assert lives("a").apart_from([at("a", "GPU 1"), at("b", "GPU 0")]).nodes == {"a": 1}
+    assert lives("a", "b").apart_from([at("a")]).nodes == {"b": 1}, "either of the two may be it"

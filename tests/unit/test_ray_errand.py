@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python be
 
 from ray.exceptions import RayActorError
 
-from autotune.adapters.ray import errand
+from autotune.adapters.ray import errand, slots
 from autotune.adapters.ray.cluster import Devices
 from autotune.adapters.ray.relay import Call, Distant, Offered, Relay
 from autotune.adapters.ray.slots import Slot
@@ -26,7 +27,7 @@ from autotune.ports import TrialSource, TrialStore
 from autotune.tuner.conclude import Settled
 from autotune.tuner.recorder import Say
 from autotune.tuner.venue import Overseer, Readied
-from tests.fake_ray import FakeHand
+from tests.fake_ray import FakeHand, at
 from tests.runner_bench import FOUR, ONE, TWO, Bench, study
 
 DEVICES = Devices(
@@ -77,6 +78,60 @@ def test_work_is_not_begun_again_where_no_node_is_left() -> None:
     gone = replace(DEVICES, alive=tuple)
     with pytest.raises(AutotuneError, match="no device of the kind"):
         errand.run(done, {}, gone, hiring(at_its_begin()))
+
+
+def test_work_is_done_on_another_device_of_the_node_than_the_one_that_measures_otherwise() -> None:
+    hands = FakeHand("a", "GPU 3"), FakeHand("a", "GPU 5")
+    open_then: list[bool] = []
+
+    def looking(_relay: Relay) -> str:
+        open_then.extend(hand.ended for hand in hands)
+        return "done"
+
+    machine = replace(DEVICES, nodes={"a": 8})
+    unlike = [at("a", "GPU 3")]
+    assert errand.run(looking, {}, machine, hiring(*hands), unlike) == "done"
+    assert hands[1].began
+    assert not hands[0].began
+    assert open_then == [False, False], "else the odd one would be given to the next"
+    assert [hand.ended for hand in hands] == [True, True]
+
+
+def test_work_waits_for_no_taken_node_where_devices_beside_the_one_that_is_unlike_are_free() -> (
+    None
+):
+    asked: list[Devices] = []
+
+    def hire(devices: Devices) -> FakeHand:
+        asked.append(devices)
+        return FakeHand("a", "GPU 0")
+
+    both = replace(DEVICES, nodes={"a": 8, "b": 1})
+    assert errand.run(done, {}, both, hire, [at("a", "GPU 3")]) == "done"
+    assert [each.nodes for each in asked] == [{"a": 7, "b": 1}], "Ray gives it either's"
+
+
+def test_work_is_done_on_the_device_that_measures_otherwise_where_no_other_is_left() -> None:
+    hand = FakeHand("a", "GPU 0")
+    alone = replace(DEVICES, nodes={"a": 1, "b": 1}, alive=lambda: ("a",))
+    assert errand.run(done, {}, alone, hiring(hand), [at("a", "GPU 0")]) == "done"
+    assert hand.began
+
+
+def test_a_hand_keeps_its_device_from_others_until_its_work_begins_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = os.sched_getaffinity(0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(slots, "_CORE", f"\0a test's, {os.getpid()}")  # others may run beside it
+    monkeypatch.setattr(slots, "available_cores", lambda _pid: float(len(before)))
+    monkeypatch.setattr(errand, "at", lambda _place="", device="": at("a", device))
+    actor = errand.Errand()
+    which = actor.seen(Slot(cpus=1))
+    (core,) = os.sched_getaffinity(0)
+    assert which.device == f"core {core}"
+    actor.begin(done)
+    assert os.sched_getaffinity(0) == before, "the work takes it anew"
 
 
 def test_what_the_work_raises_is_no_lost_device() -> None:

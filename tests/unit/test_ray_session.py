@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
 
-from autotune.adapters.ray import cluster, errand
-from autotune.adapters.ray.cluster import Devices
+from autotune.adapters.ray import cluster, errand, trials
+from autotune.adapters.ray.cluster import At, Devices
 from autotune.adapters.ray.slots import Slot
 from autotune.bootstrap.executors import OnRay
 from autotune.bootstrap.ray_node import PLACE, Order
@@ -21,6 +22,7 @@ from autotune.bootstrap.shipping import Shipment
 from autotune.core.errors import AutotuneError, Busy, InputRefused
 from autotune.core.kinds import Kind
 from autotune.core.measurement import Measurement, Purpose
+from autotune.ports import TrialSource
 from autotune.tuner.venue import Overseer, Readied
 from storage.store import SqlTrialStore
 from tests import onnx_models
@@ -151,11 +153,12 @@ def venue(tmp_path: Path, **sections: Any) -> RayVenue:
 
 def told_at_the_end(
     venue: RayVenue, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """What is said and warned before the end of the study begins on a device."""
-    said, warned = list[tuple[str, str]](), list[str]()
+) -> tuple[list[tuple[str, str]], list[str], list[At]]:
+    """What is said and warned before the end of the study begins on a device, and on which not."""
+    said, warned, avoided = list[tuple[str, str]](), list[str](), list[At]()
 
-    def begun(*_: object) -> None:
+    def begun(*_: object, unlike: Sequence[At]) -> None:
+        avoided.extend(unlike)
         raise Begun
 
     monkeypatch.setattr(errand, "run", begun)
@@ -168,25 +171,40 @@ def told_at_the_end(
     )
     with pytest.raises(Begun):
         venue.settle(overseer)
-    return said, warned
+    return said, warned, avoided
 
 
 def test_what_a_device_is_made_ready_for_is_said_as_the_study_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without, _ = told_at_the_end(venue(tmp_path / "0"), monkeypatch)
+    without, *_ = told_at_the_end(venue(tmp_path / "0"), monkeypatch)
     with_finals = venue(tmp_path / "1", finals={"candidates": 2})
     assert without == [("confirm", "making one device ready to confirm the pick")]
-    said, _ = told_at_the_end(with_finals, monkeypatch)
+    said, *_ = told_at_the_end(with_finals, monkeypatch)
     assert said == [("finals", "making one device ready to compare the best")]
 
 
 def test_trials_of_machines_that_were_not_held_against_one_another_are_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, warned = told_at_the_end(venue(tmp_path), monkeypatch)
+    _, warned, _ = told_at_the_end(venue(tmp_path), monkeypatch)
     (warning,) = warned
     assert "(1 on a, 1 on b), which were not all held against one another" in warning
+
+
+def test_the_end_of_a_study_is_told_which_devices_were_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = At(node="a", address="10.0.0.1", place="a, process 1, GPU 3", device="GPU 3")
+
+    def searched(bridge: trials.Bridge, *_: object) -> None:
+        bridge.idle["tune-1"] = odd
+
+    monkeypatch.setattr(trials, "run", searched)
+    over = venue(tmp_path)
+    over.run(cast("TrialSource", None))
+    *_, avoided = told_at_the_end(over, monkeypatch)
+    assert avoided == [odd]
 
 
 def test_how_many_are_measured_at_once_is_said_in_good_english(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pynvml
 import pytest
@@ -10,7 +11,8 @@ import pytest
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
 
 from autotune.adapters.ray import slots
-from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken, taken
+from autotune.adapters.ray.slots import UNKNOWN_GPU, Slot, Taken, process_here, taken
+from autotune.core.kinds import Kind
 from tests.fake_nvml import FakeNvml
 
 SLICE = "MIG-00000000-0000-0000-0001-000000000001"
@@ -47,6 +49,16 @@ def test_gpus_are_numbered_as_ray_numbers_them(nvml: FakeNvml) -> None:
 @pytest.mark.parametrize("visible", ["", "7"])
 def test_a_gpu_that_is_not_shown_is_unknown(nvml: FakeNvml, visible: str) -> None:
     assert given(visible).kind.gpus == (UNKNOWN_GPU,)
+
+
+def test_a_device_is_known_again_by_its_gpu_else_by_its_cores() -> None:
+    on = Taken(kind=Kind(processor="p", cores=2), pinned=(4, 5))
+    assert on.device == "cores 4, 5"
+    assert on.place == f"{process_here()}, cores 4, 5"
+    gpu = replace(on, gpu="3")
+    assert gpu.device == "GPU 3", "its cores may be others the next time"
+    assert gpu.place == f"{process_here()}, GPU 3, cores 4, 5"
+    assert not replace(on, pinned=()).device
 
 
 def test_a_gpu_that_does_not_tell_its_name_is_unknown(nvml: FakeNvml) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
 
-from autotune.adapters.ray.cluster import Devices
+from autotune.adapters.ray.cluster import PROBE_S, Devices
 from autotune.adapters.ray.slots import Slot
 from autotune.adapters.ray.trials import (
+    READY_S,
     Bridge,
     Canary,
     Outcome,
@@ -21,12 +22,18 @@ from autotune.adapters.ray.trials import (
     Worker,
     run,
 )
-from autotune.core.errors import AutotuneError, InputRefused, Interrupted, OutputsDiffer
+from autotune.core.errors import (
+    AutotuneError,
+    InputRefused,
+    Interrupted,
+    OutputsDiffer,
+    StoreFailed,
+)
 from autotune.core.kinds import Kind
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Trial, TrialState
 from search_spaces.candidate import Candidate
-from tests.fake_ray import FakeBench, FakeTune, at
+from tests.fake_ray import FakeBench, FakeTune, at, canary_of
 from tests.unit.made_trials import made_measurement
 
 
@@ -58,6 +65,13 @@ class Source:
         self.told.append(("ended", number, state, reason))
 
 
+def begun(bridge: Bridge, name: str, canary: Canary | None = None) -> None:
+    """A trial, on a device that has measured the configuration in service."""
+    bridge.suggest(name)
+    bridge.begun(name, at(name))
+    bridge.looked(name, canary or Canary())
+
+
 def test_nothing_is_begun_twice_by_looking_whether_there_is_anything() -> None:
     source = Source(2)
     bridge = Bridge(source)
@@ -70,8 +84,8 @@ def test_nothing_is_begun_twice_by_looking_whether_there_is_anything() -> None:
 def test_a_trial_ends_under_its_own_number_in_whatever_order() -> None:
     source = Source(2)
     bridge = Bridge(source)
-    bridge.suggest("a")
-    bridge.suggest("b")
+    for name in ("a", "b"):
+        begun(bridge, name)
     outcome = Outcome(measurements=[made_measurement()], again=["it lagged"], state=TrialState.OK)
     bridge.ended("b", outcome)
     assert source.told == [
@@ -136,6 +150,10 @@ def test_a_device_that_is_lost_is_named_then_and_at_the_end() -> None:
 
 
 # ---------------------------------------------------------------------- held against one another
+def canary(rate: float) -> Canary:
+    return Canary(measured=canary_of(rate))
+
+
 def devices(*benches: FakeBench) -> Devices:
     names = {bench.name: 1 for bench in benches}
     return Devices(
@@ -148,15 +166,18 @@ def devices(*benches: FakeBench) -> Devices:
 
 
 def searched(
-    source: Source, *benches: FakeBench, before: Callable[[int], None] = lambda _: None
+    source: Source,
+    *benches: FakeBench,
+    before: Callable[[int], None] = lambda _: None,
+    late: int = 0,
 ) -> Bridge:
-    """All of a search, on these devices side by side."""
+    """All of a search, on these devices side by side; all but the first come up ``late``."""
     there = devices(*benches)
     bridge = Bridge(source, many=there.many, there=there.there)
     workers = [Worker(bench, at(bench.name), pause=lambda _: None) for bench in benches]
 
     def tuner(*_: object) -> FakeTune:
-        return FakeTune(Suggesting(bridge), Stopping(bridge, there), workers, before)
+        return FakeTune(Suggesting(bridge), Stopping(bridge, there), workers, before, late)
 
     run(bridge, benches[0], there, Path("unused"), tuner)
     return bridge
@@ -209,6 +230,81 @@ def test_what_most_devices_measure_counts_though_another_was_ready_first() -> No
     assert ended(source) == all_ok(6)
     assert {*one.measured, *other.measured} == set(range(6))
     assert bridge.unlike == {"odd": 1}
+
+
+def test_a_device_whose_candidate_fails_at_once_is_not_the_measure_alone() -> None:
+    odd = FakeBench("odd", [200], broken=(0,))
+    others, source = [FakeBench(name, [100]) for name in ("b", "c", "d")], Source(8)
+    bridge = searched(source, odd, *others, late=2)
+    assert ended(source) == all_ok(8), "what the odd one told of trial 0 is not taken"
+    assert sorted(n for bench in others for n in bench.measured) == list(range(8))
+    assert bridge.unlike == {"odd": 1}
+
+
+def test_what_ends_is_held_until_every_device_under_way_has_measured_what_is_in_service() -> None:
+    source = Source(3)
+    bridge = Bridge(source)
+    begun(bridge, "odd", canary(200))
+    begun(bridge, "b", canary(100))
+    bridge.suggest("c")
+    bridge.ended("odd", Outcome(state=TrialState.FAILED))
+    bridge.begun("c", at("c"))
+    assert source.told == []
+    bridge.looked("c", canary(100))
+    (told,) = source.told
+    assert told[:2] == ("again", 0)
+    assert "odd, process 1" in str(told[2])
+
+
+def test_a_device_that_is_lost_before_it_measures_holds_nothing_up() -> None:
+    source = Source(2)
+    bridge = Bridge(source)
+    begun(bridge, "a", canary(100))
+    bridge.suggest("b")
+    bridge.begun("b", at("b"))
+    bridge.ended("a", Outcome(state=TrialState.OK))
+    assert ended(source) == {}
+    bridge.lost("b")
+    assert ended(source) == all_ok(1)
+
+
+@pytest.mark.parametrize(("has_a_slot", "waits_s"), [(True, READY_S), (False, PROBE_S)])
+def test_a_device_that_never_measures_holds_the_study_up_for_a_while_only(
+    has_a_slot: bool, waits_s: float
+) -> None:
+    now, source = [50.0], Source(3)
+    bridge = Bridge(source, clock=lambda: now[0])
+    stopping = Stopping(bridge, devices(FakeBench("a", [100]), FakeBench("b", [100])))
+    begun(bridge, "a", canary(100))
+    bridge.suggest("b")
+    if has_a_slot:
+        bridge.begun("b", at("b"))
+    bridge.ended("a", Outcome(state=TrialState.OK))
+    now[0] += waits_s - 1
+    assert not stopping.stop_all()
+    assert ended(source) == {}
+    now[0] += 1
+    assert not stopping.stop_all()
+    assert ended(source) == all_ok(1)
+    begun(bridge, "c", canary(100))
+    bridge.ended("c", Outcome(state=TrialState.OK))
+    assert ended(source) == {0: TrialState.OK, 2: TrialState.OK}, "it is waited for once"
+
+
+def test_what_goes_wrong_in_taking_what_was_held_ends_the_study() -> None:
+    class Full(Source):
+        def ended(self, *_: object, **__: object) -> None:
+            raise StoreFailed("the disk is full")
+
+    now = [0.0]
+    bridge = Bridge(Full(2), clock=lambda: now[0])
+    stopping = Stopping(bridge, devices(FakeBench("a", [100])))
+    begun(bridge, "a", canary(100))
+    bridge.suggest("b")
+    bridge.ended("a", Outcome(state=TrialState.OK))
+    now[0] = PROBE_S
+    assert stopping.stop_all()
+    assert isinstance(bridge.error, StoreFailed)
 
 
 def test_a_device_of_which_nothing_can_be_told_is_not_held_against_the_others() -> None:

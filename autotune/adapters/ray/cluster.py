@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -218,22 +219,25 @@ def slot_for(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class At:
     """Where a process of a study is: on which ``node``, by Ray's id, at which ``address`` that is;
-    ``place`` names the host, the process and what of it is its own."""
+    ``place`` names the host, the process and what of it is its own, ``device`` the last alone: the
+    GPU, else the cores, by which it is known again (empty where that is not known)."""
 
     node: str
     address: str
     place: str
+    device: str = ""
 
     def __str__(self) -> str:
         return f"{self.place} ({self.address})"
 
 
-def at(place: str = "") -> At:
+def at(place: str = "", device: str = "") -> At:
     """Of this process, which is on a node."""
     return At(
         node=ray.get_runtime_context().get_node_id(),
         address=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
         place=place or process_here(),
+        device=device,
     )
 
 
@@ -264,9 +268,13 @@ class Devices:
         """For Ray: one of these nodes."""
         return {NODE_ID: f"in({','.join(self.nodes)})"}
 
-    def apart_from(self, nodes: Collection[str]) -> Devices:
-        """Without these nodes; with them where no other lives."""
-        others = {node: many for node, many in self.nodes.items() if node not in nodes}
+    def apart_from(self, unlike: Collection[At]) -> Devices:
+        """The nodes that have others than these, with how many; all of them where no such node
+        lives. One whose devices are not known from one another has none."""
+        blind = {each.node for each in unlike if not each.device}
+        left = Counter({node: many for node, many in self.nodes.items() if node not in blind})
+        left.subtract(each.node for each in unlike if each.node in left)
+        others = dict(+left)
         return replace(self, nodes=others) if set(self.alive()).intersection(others) else self
 
     def refuse_gone(self, unlike: Mapping[str, int] | None = None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from autotune.adapters.ray.cluster import At, Devices, Patience, at, interruptible, why
 from autotune.adapters.ray.relay import Call, Offered, Relay, Reply, answered
+from autotune.adapters.ray.slots import Slot, taken
 from autotune.core.errors import AutotuneError
 
 TRIES = 3
@@ -21,12 +23,18 @@ _log = logging.getLogger(__name__)
 
 
 class Errand:
-    """The actor: does one piece of work."""
+    """The actor: does one piece of work, or keeps its device from being given to another."""
 
     def __init__(self) -> None:
         self._relay = Relay()
+        self._kept = ExitStack()
+
+    def seen(self, slot: Slot) -> At:
+        mine = self._kept.enter_context(taken(slot))
+        return at(mine.place, mine.device)
 
     def begin(self, work: Callable[[Relay], Any]) -> At:
+        self._kept.close()
         self._relay.begin(work)
         return at()
 
@@ -37,6 +45,10 @@ class Errand:
 class Hand(Protocol):
     """Such an actor, as it is called from here. RayError where its device is lost, RayTaskError
     where it could not do what it was asked for, KeyboardInterrupt where a signal came."""
+
+    def seen(self) -> At:
+        """Have a device as soon as one is free, whether the work is begun there or not; tells which
+        one that is."""
 
     def begin(self, work: Callable[[Relay], Any]) -> At:
         """Begin it as soon as a slot is free; tells where that is."""
@@ -59,6 +71,11 @@ class Hired:
             .options(**self.devices.slot.of_actor, label_selector=self.devices.selector())
             .remote()
         )
+
+    def seen(self) -> At:
+        asked = self._actor.seen.remote(self.devices.slot)
+        which: At = self._got(asked, Patience(say=self.devices.say))
+        return which
 
     def begin(self, work: Callable[[Relay], Any]) -> At:
         where: At = self._got(self._actor.begin.remote(work), Patience(say=self.devices.say))
@@ -87,14 +104,17 @@ def run(
     objects: Mapping[str, Offered],
     devices: Devices,
     hire: Callable[[Devices], Hand] = Hired,
+    unlike: Collection[At] = (),
 ) -> Any:
     """Do it on a device, and return what it came to; once more on another where a device is lost.
-    What it raises passes. AutotuneError where devices are lost again and again, or none is left.
+    Not on one of those that are ``unlike`` the others, unless no other is left. What it raises
+    passes. AutotuneError where devices are lost again and again, or none is left.
     """
     for attempt in range(1, TRIES + 1):
-        hand = hire(devices)
         where: At | None = None
+        hands = ExitStack()
         try:
+            hand = _hired(devices, hire, unlike, hands)
             where = hand.begin(work)
             return _conducted(hand, objects)
         except RayTaskError as exc:
@@ -112,11 +132,31 @@ def run(
             )
             devices.refuse_gone()
         finally:
-            hand.end()
+            hands.close()
     raise AutotuneError(
         f"{TRIES} devices of the Ray cluster were lost one after another",
         next_step="what was measured is stored: the same command with --resume goes on",
     )
+
+
+def _hired(
+    devices: Devices,
+    hire: Callable[[Devices], Hand],
+    unlike: Collection[At],
+    hands: ExitStack,
+) -> Hand:
+    """A hand on another device than these, which is told only where it has one: those that are on
+    one of them keep it as long as ``hands`` are open, else it would be given to the next."""
+    others = devices.apart_from(unlike)
+    named = {(each.node, each.device) for each in unlike}
+    while True:
+        hand = hire(others)
+        hands.callback(hand.end)
+        if others.nodes == devices.nodes:
+            return hand
+        which = hand.seen()
+        if (which.node, which.device) not in named:
+            return hand
 
 
 def _conducted(hand: Hand, objects: Mapping[str, Offered]) -> Any:

@@ -67,13 +67,20 @@ class Taken:
         return f"ray-{os.getpid()}"
 
     @property
+    def device(self) -> str:
+        """Which of its node's it is: the GPU, else the cores; empty where nothing is its own."""
+        return f"GPU {self.gpu}" if self.gpu else self._cores
+
+    @property
     def place(self) -> str:
         """For people: where something was measured."""
-        parts = [f"GPU {self.gpu}"] if self.gpu else []
-        if self.pinned:
-            cores = "core" if len(self.pinned) == 1 else "cores"
-            parts.append(f"{cores} {', '.join(map(str, self.pinned))}")
-        return process_here() + "".join(f", {part}" for part in parts)
+        own = dict.fromkeys((self.device, self._cores))
+        return ", ".join([process_here(), *filter(None, own)])
+
+    @property
+    def _cores(self) -> str:
+        cores = "core" if len(self.pinned) == 1 else "cores"
+        return f"{cores} {', '.join(map(str, self.pinned))}" if self.pinned else ""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
-from autotune.adapters.ray.cluster import At, Devices, Patience, at, interruptible
+from autotune.adapters.ray.cluster import PROBE_S, At, Devices, Patience, at, interruptible
 from autotune.core.canary import changed
 from autotune.core.errors import AutotuneError
 from autotune.core.kinds import typical
@@ -30,6 +30,9 @@ LOSSES = 2
 """How often a trial is begun again on another device when its own is lost."""
 IDLE_S = 1.0
 """How often a device that waits for the search's end looks whether it has come."""
+READY_S = 600.0
+"""So long what ended waits for a device that comes up and has not measured the configuration in
+service yet; for a trial that no node has given a slot, `PROBE_S`."""
 _ASKED = "asked"
 _AT, _CANARY, _IDLE, _OUTCOME = "at", "canary", "idle", "outcome"
 """What a device reports of a trial, in this order: where it is begun; before a device's first one
@@ -55,9 +58,11 @@ class Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
     """What the configuration in service measures on a device; None where that cannot be told, or
-    nobody asks. ``error`` ends the study: the device cannot be made ready."""
+    nobody asks. ``place`` and ``device`` as in `At`. ``error`` ends the study: the device cannot be
+    made ready."""
 
     place: str = ""
+    device: str = ""
     measured: Measurement | None = None
     error: AutotuneError | None = None
 
@@ -126,7 +131,8 @@ class Worker:
     def _looked(self, bench: Bench) -> dict[str, Any]:
         self._canary = bench.canary()
         if self._canary.place:
-            self.where = replace(self.where, place=self._canary.place)
+            own = {"place": self._canary.place, "device": self._canary.device}
+            self.where = replace(self.where, **own)
         return {_AT: _pickled(self.where), _CANARY: _pickled(self._canary)}
 
     def _differs(self, asked: Asked) -> bool:
@@ -165,14 +171,16 @@ class Bridge:
     """The study's side: what is suggested and what comes of it. No more than ``many`` trials are
     under way at once on the slots that are ``there``.
 
-    Each device measures the configuration in service before its first trial. With the first trial
-    that ends it is settled which of them measure alike (see `autotune.core.kinds.typical`); what
-    the others measure is not taken, and measured again on one of those."""
+    Each device measures the configuration in service before its first trial. When all those under
+    way have (or are waited for no more: `READY_S`, `PROBE_S`) it is settled which of them measure
+    alike (see `autotune.core.kinds.typical`); what ended before is held until then. What the others
+    measure is not taken, and measured again on one of those."""
 
     source: TrialSource
     keep_variants: Callable[[Sequence[VariantRecord]], None] = lambda _: None
     many: int = sys.maxsize
     there: int = sys.maxsize
+    clock: Callable[[], float] = time.monotonic
     error: Exception | None = None
     over: bool = False
     under_way: dict[str, Trial] = field(default_factory=dict)
@@ -180,7 +188,11 @@ class Bridge:
     warnings: list[str] = field(default_factory=list)
     _at: dict[str, At] = field(default_factory=dict)
     _canaries: dict[str, Measurement] = field(default_factory=dict)
+    _looked: set[str] = field(default_factory=set)
     _reference: Measurement | None = None
+    _settled: bool = False
+    _held: list[tuple[Trial, At | None, Outcome]] = field(default_factory=list)
+    _held_since: float = 0.0
     _to_begin: list[Trial] = field(default_factory=list)
     _losses: Counter[int] = field(default_factory=Counter)
 
@@ -216,11 +228,15 @@ class Bridge:
 
     def begun(self, name: str, where: At) -> None:
         self._at[name] = where
+        self.settle()
 
     def looked(self, name: str, canary: Canary) -> None:
         """At a device that was given the trial: its latest canary counts."""
+        place = self._at[name].place
+        self._looked.add(place)
         if canary.measured is not None and canary.measured.intervals:
-            self._canaries[self._at[name].place] = canary.measured
+            self._canaries[place] = canary.measured
+        self.settle()
 
     def idles(self, name: str) -> None:
         """The trial's device measures nothing any more."""
@@ -246,37 +262,69 @@ class Bridge:
         if self._losses[trial.number] > LOSSES:
             why = f"its device was lost {LOSSES + 1} times"
             self.source.ended(trial.number, TrialState.INVALID, why)
-            return
-        self._begin_again(trial, told)
+        else:
+            self._begin_again(trial, told)
+        self.settle()
 
     def ended(self, name: str, outcome: Outcome) -> None:
         trial = self.under_way.pop(name, None)
         where = self._at.pop(name, None)
         if trial is None:
             return
-        if outcome.error is None:
-            self._settle_reference()
+        if outcome.error is not None:
+            self._store(trial, outcome)
+            self.error = outcome.error
+            return
+        if not self._held:
+            self._held_since = self.clock()
+        self._held.append((trial, where, outcome))
+        self.settle()
+
+    def settle(self) -> None:
+        """Take what has ended, once it can be told whether its device measures as the others do."""
+        if not self._held or self._awaits_canaries():
+            return
+        self._settled = True
+        if self._reference is None:
+            chosen = typical(list(self._canaries.values()))
+            self._reference = chosen and _light(chosen)
+        held, self._held = self._held, []
+        for trial, where, outcome in held:
             if where is not None and self._differs(where.place) is not None:
                 self._begin_again(trial, self._otherwise(where))
-                return
+                continue
+            self._store(trial, outcome)
+            self.source.ended(trial.number, outcome.state, outcome.reason, outcome.took_s)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """What is raised is kept as what ends the run."""
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001 - raised again where the run ends
+            self.error = exc
+
+    def _awaits_canaries(self) -> bool:
+        if self._settled:
+            return False
+        waited = self.clock() - self._held_since
+        on = (self._at.get(name) for name in self.under_way)
+        return any(
+            waited < (PROBE_S if where is None else READY_S)
+            for where in on
+            if where is None or where.place not in self._looked
+        )
+
+    def _store(self, trial: Trial, outcome: Outcome) -> None:
         self.keep_variants(outcome.variants)
         for measurement in outcome.measurements:
             self.source.measured(trial.number, measurement)
         for reason in outcome.again:
             self.source.again(trial.number, reason)
-        if outcome.error is not None:
-            self.error = outcome.error
-            return
-        self.source.ended(trial.number, outcome.state, outcome.reason, outcome.took_s)
 
     def _begin_again(self, trial: Trial, reason: str) -> None:
         self._to_begin.append(trial)
         self.source.again(trial.number, reason)
-
-    def _settle_reference(self) -> None:
-        if self._reference is None:
-            chosen = typical(list(self._canaries.values()))
-            self._reference = chosen and _light(chosen)
 
     def _differs(self, place: str) -> str | None:
         mine = self._canaries.get(place)
@@ -316,14 +364,14 @@ class Suggesting(_NotKept, Searcher):
             return Searcher.FINISHED
         if bridge.full:
             return None
-        with self._keeping():
+        with bridge.keeping():
             asked = bridge.suggest(trial_id)
             if asked is not None:
                 return {_ASKED: _pickled(asked)}
         return Searcher.FINISHED if bridge.over or bridge.error is not None else None
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        with self._keeping():
+        with self._bridge.keeping():
             if _AT in result:
                 self._bridge.begun(trial_id, pickle.loads(result[_AT]))
             if _CANARY in result:
@@ -335,18 +383,11 @@ class Suggesting(_NotKept, Searcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         told = None if error or result is None else result.get(_OUTCOME)
-        with self._keeping():
+        with self._bridge.keeping():
             if told is None:
                 self._bridge.lost(trial_id)
             else:
                 self._bridge.ended(trial_id, pickle.loads(told))
-
-    @contextmanager
-    def _keeping(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as exc:  # noqa: BLE001 - raised again where the run ends
-            self._bridge.error = exc
 
     def save(self, checkpoint_path: str) -> None: ...
 
@@ -354,8 +395,8 @@ class Suggesting(_NotKept, Searcher):
 
 
 class Stopping(_NotKept, Stopper):
-    """Ends the run when something went wrong, or no device is left; or when it is over, though a
-    device that measures nothing still has its slot."""
+    """Asked at each of Tune's steps. Ends the run when something went wrong, or no device is left;
+    or when it is over, though a device that measures nothing still has its slot."""
 
     def __init__(self, bridge: Bridge, devices: Devices) -> None:
         self._bridge = bridge
@@ -366,6 +407,8 @@ class Stopping(_NotKept, Stopper):
         return False
 
     def stop_all(self) -> bool:
+        with self._bridge.keeping():
+            self._bridge.settle()
         if self._bridge.error is None and time.monotonic() > self.look_again_at:
             self.look_again_at = time.monotonic() + _LOOK_S
             try:
