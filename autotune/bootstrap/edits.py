@@ -55,6 +55,17 @@ def other_than_found(target: Target, study: Study, found: Candidate) -> Edited |
     return None if other is None else replace(other, instead="what the study finds")
 
 
+def other_than_begun(target: Target, study: Study, begun: Contents) -> Edited | None:
+    """As `edited_since`, where nothing was promoted to a target that the study finds its model in:
+    what is in service instead of what `found_by` found as the study began, of the models that the
+    target has."""
+    wanted = known_of(begun, completed=study.server.launch is Launch.REMOTE)
+    other = _edited(target, wanted, Candidate({}), study, whole=False)
+    if other is None:
+        return None
+    return replace(other, instead="what was there as the night began", candidate=None)
+
+
 def other_than_before(study: Study, before: Candidate, found: Candidate) -> Edited | None:
     """Of a model that is tuned where it is served, by what an earlier study found there."""
     place = study.server.grpc if study.server.launch is Launch.REMOTE else study.model.repository

@@ -16,13 +16,14 @@ from autotune.bootstrap.edits import (
     edited_since,
     is_another_machines,
     other_than_before,
+    other_than_begun,
     other_than_found,
 )
 from autotune.bootstrap.named_files import refuse_elsewhere
 from autotune.bootstrap.notices import deliver_waiting, notify
 from autotune.bootstrap.promotions import promote_now, propose_now
 from autotune.bootstrap.recorded import machine_here
-from autotune.bootstrap.releases import normalized
+from autotune.bootstrap.releases import Contents, found_by, normalized
 from autotune.bootstrap.session import Plan, Present, StudySession
 from autotune.bootstrap.stored import HARDWARE, StoredStudy
 from autotune.core.comparison import Comparison
@@ -32,7 +33,7 @@ from autotune.core.errors import AutotuneError
 from autotune.core.notices import Event
 from autotune.core.promotions import Edited, Promotion, PromotionState, Target
 from autotune.core.records import HELD, StudyRecord, StudyState
-from autotune.core.schedules import NightRun, RunState, Schedule
+from autotune.core.schedules import NightRun, Policy, RunState, Schedule
 from autotune.core.study import Launch, Study
 from autotune.core.trial import Trial, numbered
 from autotune.ports import ProgressListener
@@ -54,7 +55,7 @@ from autotune.retune.past import (
     looked_back_on,
     worth_asking_first,
 )
-from autotune.retune.promote import MACHINE
+from autotune.retune.promote import BEGUN, MACHINE, subject_of
 from autotune.studyfile import read_definition
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
@@ -188,6 +189,7 @@ class _Work:
     started: Callable[[int], None]
     minutes: Callable[[Study], float | None] = lambda _: None
     _study_id: int | None = field(default=None, init=False)
+    _begun_with: Contents | None = field(default=None, init=False)
 
     # ---------------------------------------------------------------------------------- the study
     def tune(self, weigh: Weigh) -> Tonight:
@@ -225,6 +227,8 @@ class _Work:
         return _tonight(stored.study, stored.record, stored.trials, stored.decision)
 
     def _plan(self, present: Present, weigh: Weigh, begun: StudyRecord | None) -> Plan:
+        if self.schedule.policy is Policy.AUTO and _found_there(self.study, self.schedule.target):
+            self._begun_with = found_by(self.study)
         pasts = self._pasts(None if begun is None else begun.id)
         known = known_trials(self.study.definition, pasts, present.environment)
         service = self._in_service(present.found, pasts)
@@ -255,6 +259,7 @@ class _Work:
                 edited=service.edited,
                 measured=service.measured,
                 replaced=seen is not None and seen[1].candidate != trial.candidate,
+                looked=service.promoted is not None,
                 unseen=service.unseen,
             )
         )
@@ -308,18 +313,30 @@ class _Work:
 
     def _found_before(self, found: Candidate, pasts: Sequence[Past]) -> _InService:
         """What is tuned is what is in service, as far as anybody knows: was it the same last time?
-        Who took what that study picked did as it said; where autotune has ever changed it, that is
+        Who took what that study picked did as it said; where autotune has changed it since, that is
         no sign of anybody."""
         last = next((past for past in pasts if past.asks(self.study.definition)), None)
         before = None if last is None else numbered(last.trials, CHAMPION)
         if last is None or before is None or last.kept == found:
             return _InService()
-        if self.store.promotions.promotions(model=self.study.model.name):
+        if self._changed_there_since(last.record.created_at):
             return _InService()
         edited = other_than_before(self.study, before.candidate, found)
         if edited is None:
             return _InService()
         return _InService(promoted=before.candidate, edited=edited, measured=True)
+
+    def _changed_there_since(self, then: float) -> bool:
+        """Whether a promotion, or the undoing of one, has changed what the study finds, ``then`` in
+        seconds since the epoch or later. One that was only proposed has not."""
+        promotions = self.store.promotions.promotions(model=self.study.model.name)
+        here = [each for each in promotions if _found_there(self.study, each.target)]
+        begun = [each for each in here if each.detail.get(BEGUN) or each.applied_at is not None]
+        if any((each.applied_at or 0.0) >= then for each in begun):
+            return True
+        subjects = {subject_of(each) for each in begun}
+        steps = self.store.promotions.audit(subjects=subjects, limit=1) if subjects else ()
+        return any(step.at >= then for step in steps)
 
     def _made_of(
         self, promoted: Candidate, edited: Edited | None, unseen: str, found: Candidate
@@ -448,6 +465,15 @@ class _Work:
 
     def begun(self, promotion_id: int) -> bool:
         return self.store.promotions.promotion(promotion_id).state is not PromotionState.PROPOSED
+
+    def edited_since(self, tonight: Tonight) -> Edited | None:
+        target, begun_with = self.schedule.target, self._begun_with
+        promotion = self.store.promotions.champion(self.study.model.name, target)
+        if promotion is not None and self._elsewhere(promotion) is None:
+            return _looked(lambda: edited_since(self.store, promotion, tonight.study))[0]
+        if target is not None and begun_with is not None:
+            return _looked(lambda: other_than_begun(target, tonight.study, begun_with))[0]
+        return None
 
     def promote(self, promotion_id: int) -> Promotion:
         state = self.store.promotions.promotion(promotion_id).state

@@ -264,7 +264,8 @@ def known_configs(
 ) -> list[Known]:
     """What may be in service without anybody else having put it there: what the study found, what
     was promoted there, and, where that does not outlast a restart of the server, what had been
-    found before it."""
+    found before it. Where the study finds its model in the target, what it found may be an edit:
+    who promotes without being asked looks for one first."""
     remote = study.server.launch is Launch.REMOTE
     known = [known_of(found, completed=remote)]
     for each in reversed(promoted):

@@ -46,6 +46,9 @@ LOOKED_BACK = 50
 """So many runs are looked back on for what was told already."""
 DRIFT_TOLD, EDIT_TOLD = "drift_told", "edit_told"
 """The keys of a night's summary that say so."""
+BY_HAND = "by_hand"
+"""The key of what somebody has put into service that is still there, as far as is known: nothing is
+put over it without anyone asking."""
 
 Tell: TypeAlias = Callable[[Event, str, str, Mapping[str, Any]], None]
 """Puts a notice into the outbox: event, title, text, and all of it as plain data."""
@@ -63,7 +66,8 @@ class Weighing:
 
     ``edited``: what is in service is not what was promoted, or found. Where it could be
     ``measured``, it is the trial's, and ``before`` may be of what it replaces: ``replaced``.
-    ``unseen``: why what is in service could not be looked at."""
+    ``looked``: it was held against what was promoted, or is found elsewhere. ``unseen``: why it
+    could not be looked at."""
 
     trial: Trial
     study: Study
@@ -74,6 +78,7 @@ class Weighing:
     edited: Edited | None = None
     measured: bool = False
     replaced: bool = False
+    looked: bool = False
     unseen: str = ""
 
 
@@ -116,6 +121,10 @@ class Work(Protocol):
     def begun(self, promotion_id: int) -> bool:
         """Whether someone has decided on it, or a process that was killed had begun to put it into
         service."""
+
+    def edited_since(self, tonight: Tonight) -> Edited | None:
+        """What somebody has changed in service by now, where the champion was promoted to; None
+        where nothing was, or it cannot be looked at."""
 
     def promote(self, promotion_id: int) -> Promotion:
         """Put it into service, or leave there what was."""
@@ -236,14 +245,33 @@ class Night:
         """Tell of a drift, and of what somebody changed in service, and whether the champion still
         wins."""
         edited = weighing.edited
-        if edited is not None:
-            self._add(edited=edited.to_json())
-        if weighing.unseen:
-            self._add(unseen=weighing.unseen)
+        self._add_in_service(weighing)
         held = self._weighed(weighing)
         if edited is not None:
             self._tell_edited(weighing, edited)
         return held
+
+    def _add_in_service(self, weighing: Weighing) -> None:
+        """In the place of what an earlier attempt at this night saw there."""
+        if weighing.unseen and "edited" in self._summary:
+            self._add(unseen=weighing.unseen)
+            return
+        edited = None if weighing.edited is None else finite(weighing.edited.to_json())
+        if edited != self._summary.get("edited"):
+            self._summary.pop(EDIT_TOLD, None)
+        by_hand = edited or self._still_there(weighing)
+        for key, seen in (("edited", edited), ("unseen", weighing.unseen), (BY_HAND, by_hand)):
+            self._summary.pop(key, None)
+            if seen:
+                self._add(**{key: seen})
+
+    def _still_there(self, weighing: Weighing) -> Mapping[str, Any] | None:
+        """An edit of an earlier night, where tonight's look cannot have found that it is gone."""
+        edit: Mapping[str, Any] | None = self._before().get(BY_HAND)
+        if edit is None or weighing.unseen:
+            return edit
+        same = edit["candidate"] == finite(weighing.trial.candidate.to_json())
+        return edit if same and not weighing.looked else None
 
     def _weighed(self, weighing: Weighing) -> str | None:
         trial, study = weighing.trial, weighing.study
@@ -258,15 +286,11 @@ class Night:
         drift = self._drift(weighing)
         self._add(drift=None if drift is None else drift.to_json())
         if drift is not None and drift.drifted:
+            edited = weighing.edited if weighing.replaced else None
             told = telling.drifted(
-                self.schedule,
-                self.model,
-                weighing.study_id,
-                drift,
-                champion,
-                edited=weighing.edited if weighing.replaced else None,
+                self.schedule, self.model, weighing.study_id, drift, champion, edited=edited
             )
-            self._tell_once(told, weighing.study_id)
+            self._tell_once(told, weighing.study_id, edited=edited)
             return None
         still = settled(trial.candidate, study, weighing.pasts, weighing.environment)
         if drift is None or not still or not champion.meets:
@@ -275,18 +299,20 @@ class Night:
             "the champion still wins: it is what it was, and so is all that is recorded around it"
         )
 
-    def _tell_once(self, told: tuple[str, str], study_id: int) -> None:
-        """That the champion is not what it was, however often the night is taken up."""
+    def _tell_once(
+        self, told: tuple[str, str], study_id: int, *, edited: Edited | None = None
+    ) -> None:
+        """That the champion is not what it was, however often the night is taken up. ``edited``:
+        what somebody changed, which that tells of too."""
         if DRIFT_TOLD not in self._summary:
             self._notify(Event.DRIFT, told, study_id)
-            self._add(**{DRIFT_TOLD: True})
+            self._add(**dict.fromkeys((DRIFT_TOLD, *([EDIT_TOLD] if edited else [])), True))
 
     def _tell_edited(self, weighing: Weighing, edited: Edited) -> None:
-        """Unless tonight's drift was told with it, or the night before told the very same."""
+        """Unless tonight's drift was told with it, or the last night that saw it told the same."""
         if EDIT_TOLD in self._summary:
             return
-        with_drift = weighing.replaced and DRIFT_TOLD in self._summary
-        if not with_drift and not self._edit_known(edited):
+        if not self._edit_known(edited):
             told = telling.changed_in_service(
                 self.schedule,
                 self.model,
@@ -298,8 +324,18 @@ class Night:
         self._add(**{EDIT_TOLD: True})
 
     def _edit_known(self, edited: Edited) -> bool:
-        before = next((run.summary for run in self._earlier() if "champion" in run.summary), {})
+        before = self._before(looked=True)
         return EDIT_TOLD in before and before.get("edited") == finite(edited.to_json())
+
+    def _before(self, *, looked: bool = False) -> Mapping[str, Any]:
+        """The summary of the last night that measured a champion, and could look at the target
+        where it is to have ``looked``; empty where there is none."""
+        for run in self._earlier():
+            before = run.summary
+            unseen = "unseen" in before and "edited" not in before
+            if "champion" in before and not (looked and unseen):
+                return before
+        return {}
 
     def _drift(self, weighing: Weighing) -> Drift | None:
         before, study = weighing.before, weighing.study
@@ -422,12 +458,9 @@ class Night:
         try:
             promotion_id = self.work.propose(tonight, challenger.number, verdict.words)
             self._update(promotion_id=promotion_id)
-            if policy is Policy.PROPOSE:
-                return _Became(outcome=Outcome.PROPOSED, promotion_id=promotion_id)
-            end = self._window_end
-            if end is not None and self.clock.now() >= end and not self.work.begun(promotion_id):
-                late = "its window was over before it was in service"
-                return _Became(outcome=Outcome.PROPOSED, promotion_id=promotion_id, note=late)
+            waits = self._why_it_waits(tonight, promotion_id) if policy is Policy.AUTO else ""
+            if waits is not None:
+                return _Became(outcome=Outcome.PROPOSED, promotion_id=promotion_id, note=waits)
             promotion = self.work.promote(promotion_id)
         except InputRefused as exc:
             why = f"it could not be promoted: {exc.rule}"
@@ -445,6 +478,20 @@ class Night:
             note=promotion.reason,
             unsure=done and unsure(promotion),
         )
+
+    def _why_it_waits(self, tonight: Tonight, promotion_id: int) -> str | None:
+        """Why what would be promoted by itself waits for approval; None: it does not."""
+        if self.work.begun(promotion_id):
+            return None
+        edited = self._summary.get(BY_HAND)
+        if edited is None and (since := self.work.edited_since(tonight)) is not None:
+            edited = finite(since.to_json())
+        if edited is not None:
+            return f"it is not promoted without anyone asking, since {edited['told']}"
+        end = self._window_end
+        if end is not None and self.clock.now() >= end:
+            return "its window was over before it was in service"
+        return None
 
     def _told_before(self, outcome: Outcome, challenger: Judged) -> bool:
         """Whether an earlier night came to the very same and said so, and the champion has been

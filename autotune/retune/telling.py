@@ -114,6 +114,7 @@ def drifted(  # noqa: PLR0913 - whose, since when, by how much, and why
         + ". A search for something better was begun: if no notice of it follows, nothing better"
         f" was found. `autotune show {study_id}` and `autotune show {drift.since}` have both"
         " measurements.",
+        "" if edited is None else f"If what is in service now was meant, leave it: {_UNASKED}.",
     )
     return title, text
 
@@ -126,6 +127,12 @@ def cause_of(edited: Edited) -> Cause:
         words = f"the configuration in service {how} since promotion {edited.promotion}"
         words = f"{words}: {edited.words}"
     return Cause(kind="edited", words=words, likelihood=Likelihood.LIKELY)
+
+
+_UNASKED = (
+    "nothing is promoted over it without anyone asking. Under the policy auto too, what is found"
+    " better waits for approval, or is told of"
+)
 
 
 def changed_in_service(
@@ -143,8 +150,8 @@ def changed_in_service(
         if measured
         else "The study's space cannot say that, so trial 0 is not what is in service: how that"
         " does is not known.",
-        "Next: if it was not meant, undo it. If it was, leave it: nothing is promoted over it"
-        f" without anyone asking (`autotune promote {study_id} --trial N --target … --anyway` is).",
+        f"Next: if it was not meant, undo it. If it was, leave it: {_UNASKED} (`autotune promote"
+        f" {study_id} --trial N --target … --anyway` puts it there).",
     )
     return f"{model}: {edited.told}", text
 

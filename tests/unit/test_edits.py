@@ -17,14 +17,17 @@ from autotune.bootstrap.edits import edited_since
 from autotune.bootstrap.nightly import _At, _InService, _Work
 from autotune.bootstrap.promotions import promote_now, propose_now
 from autotune.bootstrap.releases import BRINGS, Contents
+from autotune.bootstrap.session import Present
+from autotune.core.decision import decide
 from autotune.core.errors import InputRefused, ServerFailed
-from autotune.core.promotions import Promotion, PromotionState, Target
+from autotune.core.promotions import Promotion, PromotionState, Step, Target
 from autotune.core.records import StudyRecord, StudyState
-from autotune.core.schedules import NightRun, RunState, Schedule
+from autotune.core.schedules import NightRun, Policy, RunState, Schedule
 from autotune.core.study import Study
 from autotune.core.trial import Trial, TrialState
+from autotune.retune.nightly import Tonight
 from autotune.retune.past import Past
-from autotune.retune.promote import MACHINE
+from autotune.retune.promote import BEGUN, MACHINE
 from autotune.studyfile import study_from_options
 from search_spaces.candidate import Candidate
 from storage.service import ServiceStore
@@ -344,8 +347,84 @@ def test_a_model_that_is_tuned_where_it_is_served_is_held_against_what_was_found
     assert work._in_service(FOUR) == _InService()
     taken = replace(measured_in(study, 8, FOUR, TWO), kept=TWO)  # its pick, put there by hand
     assert work._in_service(TWO, [taken]) == _InService()
-    sent_to_a_server(store, Contents())
-    assert work._found_before(TWO, [measured_in(study, 8, FOUR)]) == _InService()
+
+
+@pytest.mark.parametrize(
+    ("state", "here", "later", "silent"),
+    [
+        (PromotionState.ROLLED_BACK, True, True, True),
+        (PromotionState.DONE, True, True, True),
+        (PromotionState.DONE, True, False, False),
+        (PromotionState.DONE, False, True, False),
+        (PromotionState.PROPOSED, True, True, False),
+    ],
+    ids=["undone since", "promoted since", "before that study", "elsewhere", "only proposed"],
+)
+def test_what_autotune_has_changed_there_since_is_no_edit(
+    store: ServiceStore,
+    study: Study,
+    tmp_path: Path,
+    state: PromotionState,
+    here: bool,
+    later: bool,
+    silent: bool,
+) -> None:
+    """Under another target's name: the schedule's own has nothing in service."""
+    made = Promotion(
+        id=0,
+        model="ocr",
+        target=Target(
+            repository=study.model.repository if here else tmp_path, grpc="host:8001", shadow_s=0.0
+        ),
+        study_id=store.trials.create_study("ocr", {}, "digest"),
+        trial=2,
+        candidate=FOUR.to_json(),
+        state=PromotionState.PROPOSED if state is PromotionState.PROPOSED else PromotionState.DONE,
+    )
+    past = measured_in(study, 8, FOUR)
+    number = store.promotions.propose(made)
+    at = store.promotions.promotion(number).applied_at or 0.0
+    if state is PromotionState.ROLLED_BACK:
+        store.promotions.advance(
+            number,
+            expected=(PromotionState.DONE,),
+            state=state,
+            detail={BEGUN: True},
+            step=Step(who="ann", action="rolled back"),
+        )
+        at = store.promotions.audit(limit=1)[0].at
+    then = replace(past.record, created_at=at if later else at + 1.0)
+    work = work_of(store, study, Target(repository=study.model.repository, shadow_s=0.0))
+    found = work._in_service(TWO, [replace(past, record=then)])
+    assert (found.edited is None) is silent
+
+
+@pytest.mark.parametrize("promoted", [True, False])
+def test_what_is_changed_while_a_night_runs_is_seen_before_it_would_promote(
+    store: ServiceStore, study: Study, ocr: Path, promoted: bool, request: Any
+) -> None:
+    """Where the study finds its model in the target, and would take the edit for its own."""
+    number = request.getfixturevalue("champion").id if promoted else None
+    there = replace(study, model=replace(study.model, repository=ocr.parent))
+    work = work_of(store, there, Target(repository=ocr.parent, shadow_s=0.0))
+    work.schedule = replace(work.schedule, policy=Policy.AUTO)
+    work._plan(Present(found=FOUND, environment={}), lambda _: None, None)
+    night = Tonight(
+        study=there,
+        study_id=1,
+        trials=(),
+        decision=decide([], there.sla, there.objectives, there.pick),
+        why="",
+        held=False,
+    )
+    assert work.edited_since(night) is None
+    rewrite(ocr, lambda text: f'{text}\ndefault_model_filename: "other.py"\n')
+    found = work.edited_since(night)
+    assert found is not None
+    assert (found.promotion, found.candidate) == (number, None)
+    assert "default_model_filename" in found.diff
+    rewrite(ocr, lambda _: "max_batch_size: {")
+    assert work.edited_since(night) is None
 
 
 def test_a_target_that_cannot_be_looked_at_is_told_and_what_was_promoted_is_measured(

@@ -126,7 +126,9 @@ class FakeWork:
     edited: Edited | None = None
     measured: bool = False
     replaced: bool = False
+    looked: bool = False
     unseen: str = ""
+    since: Edited | None = None
     is_begun: bool = False
     during: Callable[[str], None] = lambda _: None
     did: list[str] = field(default_factory=list)
@@ -146,6 +148,7 @@ class FakeWork:
                 edited=self.edited,
                 measured=self.measured,
                 replaced=self.replaced,
+                looked=self.looked,
                 unseen=self.unseen,
             )
         )
@@ -182,6 +185,9 @@ class FakeWork:
 
     def begun(self, promotion_id: int) -> bool:
         return self.is_begun
+
+    def edited_since(self, tonight: Tonight) -> Edited | None:
+        return self.since
 
     def promote(self, promotion_id: int) -> Promotion:
         self._do(f"promote {promotion_id}")
@@ -415,6 +421,27 @@ def test_an_edit_is_told_once_and_another_again(bench: Bench) -> None:
     assert bench.events == [Event.DRIFT] * 3
 
 
+def test_an_edit_is_told_once_over_a_night_that_could_not_look(bench: Bench) -> None:
+    schedule = bench.schedule()
+    for seen in ({"edited": EDIT}, {"unseen": "no live Triton"}, {"edited": EDIT}):
+        bench.night(FakeWork([CHAMPION, LOSER], [before()], **seen), schedule).carry_out()
+        bench.clock.pass_(86_400)
+    assert bench.events == [Event.DRIFT]
+
+
+def test_another_edit_is_told_where_the_night_is_taken_up_after_it(bench: Bench) -> None:
+    schedule = bench.schedule()
+    run = bench.due(schedule)
+    work = FakeWork([CHAMPION, LOSER], edited=EDIT)
+    for edit in (EDIT, EDIT, replace(EDIT, diff="-another\n"), None):
+        work.edited = edit
+        work.during = _raising("search", Interrupted("stopped by SIGTERM"))
+        with pytest.raises(Interrupted):
+            bench.night(work, schedule, bench.store.schedules.run(run.id)).carry_out()
+    assert bench.events == [Event.DRIFT] * 2
+    assert "edited" not in bench.store.schedules.run(run.id).summary
+
+
 def test_the_edit_is_a_cause_of_the_drift_from_what_was_promoted_and_told_with_it(
     bench: Bench,
 ) -> None:
@@ -428,6 +455,7 @@ def test_the_edit_is_a_cause_of_the_drift_from_what_was_promoted_and_told_with_i
     cause = "- the configuration in service was changed by hand since promotion 4: "
     assert f"{cause}{EDIT.words} (likely)" in text
     assert "+max_batch_size: 2" in text
+    assert "nothing is promoted over it without anyone asking" in text
     assert ended.summary["drift"]["causes"][0]["kind"] == "edited"
     assert "search" in work.did
 
@@ -439,12 +467,20 @@ def test_a_drift_of_the_same_edit_has_other_causes(bench: Bench) -> None:
     assert bench.events == [Event.DRIFT, Event.DRIFT]
 
 
-def test_a_champion_that_fails_is_told_beside_the_edit(bench: Bench) -> None:
-    broken = replace(CHAMPION, state=TrialState.FAILED, reason="does not load", measurements=())
-    bench.carry_out(FakeWork([broken, LOSER], edited=EDIT, measured=True))
-    titles = " ".join(title for _, title, *_ in bench.told)
-    assert "the champion fails: does not load" in titles
-    assert "is not what was promoted" in titles
+BROKEN = replace(CHAMPION, state=TrialState.FAILED, reason="does not load", measurements=())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_champion_that_fails_is_told_beside_the_edit(bench: Bench, replaced: bool) -> None:
+    """Also where what was promoted was measured before, and only that."""
+    schedule = bench.schedule()
+    for _ in range(2):
+        work = FakeWork([BROKEN, LOSER], [before()], edited=EDIT, measured=True, replaced=replaced)
+        bench.night(work, schedule).carry_out()
+        bench.clock.pass_(86_400)
+    titles = [title for event, title, *_ in bench.told if event is Event.DRIFT]
+    assert [("is not what was promoted" in title) for title in titles] == [False, True, False]
+    assert titles[0] == "m: the champion fails: does not load"
 
 
 def test_that_the_target_could_not_be_looked_at_is_in_the_report(bench: Bench) -> None:
@@ -578,6 +614,63 @@ def test_that_its_check_in_service_was_undecided_is_told_with_what_to_do(bench: 
     text = bench.told[0][2]
     assert "Note: undecided with 5/s probes." in text
     assert "Next: watch it, since its check in service left that open." in text
+
+
+DEAR = trial(0, TWO)
+
+
+@pytest.mark.parametrize(
+    ("champion", "seen"),
+    [
+        (DEAR, {"edited": EDIT, "measured": True}),
+        (DEAR, {"edited": EDIT}),
+        (trial(0, TWO, 60.0), {"edited": EDIT, "measured": True, "replaced": True}),
+        (replace(BROKEN, candidate=TWO), {"edited": EDIT, "measured": True, "replaced": True}),
+        (DEAR, {"since": EDIT}),
+    ],
+    ids=["measured", "not in the space", "with a drift", "a broken one", "while the night ran"],
+)
+def test_over_an_edit_nothing_is_promoted_without_anyone_asking(
+    bench: Bench, champion: Trial, seen: dict[str, Any]
+) -> None:
+    work = FakeWork([champion, CHALLENGED[1]], [before()], comparisons=faster(0.0), **seen)
+    ended = bench.carry_out(work, Policy.AUTO)
+    assert work.did[-1] == "propose 1"
+    assert (ended.outcome, ended.promotion_id) == (Outcome.PROPOSED, 5)
+    event, title, text, _ = bench.told[-1]
+    assert (event, "waits for your approval" in title) == (Event.BETTER, True)
+    assert f"Note: it is not promoted without anyone asking, since {EDIT.told}." in text
+
+
+def test_what_somebody_has_approved_meanwhile_is_gone_on_with_over_an_edit(bench: Bench) -> None:
+    work = FakeWork(CHALLENGED, comparisons=faster(0.0), edited=EDIT, is_begun=True)
+    assert bench.carry_out(work, Policy.AUTO).outcome is Outcome.PROMOTED
+
+
+FOUND = replace(EDIT, promotion=None, candidate=TWO)
+
+
+@pytest.mark.parametrize(
+    ("edit", "champion", "seen", "becomes"),
+    [
+        (FOUND, DEAR, {}, Outcome.PROPOSED),
+        (FOUND, trial(0, Candidate({"instances": 3})), {}, Outcome.PROMOTED),
+        (FOUND, DEAR, {"looked": True}, Outcome.PROMOTED),
+        (EDIT, DEAR, {"unseen": "no live Triton"}, Outcome.PROPOSED),
+        (EDIT, DEAR, {"looked": True}, Outcome.PROMOTED),
+    ],
+    ids=["found still", "found no more", "looked at", "unseen", "undone"],
+)
+def test_an_edit_of_an_earlier_night_is_left_while_nothing_says_that_it_is_gone(
+    bench: Bench, edit: Edited, champion: Trial, seen: dict[str, Any], becomes: Outcome
+) -> None:
+    schedule = bench.schedule(Policy.AUTO)
+    between: dict[str, Any] = {"unseen": "busy"}
+    for saw in ({"edited": edit, "measured": True}, between):
+        bench.night(FakeWork([DEAR, trial(1, FOUR, 70.0)], **saw), schedule).carry_out()
+        bench.clock.pass_(86_400)
+    work = FakeWork([champion, CHALLENGED[1]], comparisons=faster(0.0), **seen)
+    assert bench.night(work, schedule).carry_out().outcome is becomes
 
 
 def test_what_did_not_hold_in_service_was_rolled_back_and_is_told_by_the_promotion(
