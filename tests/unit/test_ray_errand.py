@@ -18,7 +18,7 @@ from ray.exceptions import RayActorError
 from autotune.adapters.ray import errand, slots
 from autotune.adapters.ray.cluster import Devices
 from autotune.adapters.ray.relay import Call, Distant, Offered, Relay
-from autotune.adapters.ray.slots import Slot
+from autotune.adapters.ray.slots import Slot, taken
 from autotune.core.errors import AutotuneError, Interrupted, StoreFailed
 from autotune.core.kinds import Kind
 from autotune.core.measurement import Purpose
@@ -118,6 +118,7 @@ def test_work_is_done_on_the_device_that_measures_otherwise_where_no_other_is_le
     assert hand.began
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_hand_keeps_its_device_from_others_until_its_work_begins_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -126,12 +127,19 @@ def test_a_hand_keeps_its_device_from_others_until_its_work_begins_there(
     monkeypatch.setattr(slots, "_CORE", f"\0a test's, {os.getpid()}")  # others may run beside it
     monkeypatch.setattr(slots, "available_cores", lambda _pid: float(len(before)))
     monkeypatch.setattr(errand, "at", lambda _place="", device="": at("a", device))
-    actor = errand.Errand()
-    which = actor.seen(Slot(cpus=1))
-    (core,) = os.sched_getaffinity(0)
-    assert which.device == f"core {core}"
-    actor.begin(done)
-    assert os.sched_getaffinity(0) == before, "the work takes it anew"
+    actor, slot = errand.Errand(), Slot(cpus=1)
+    try:
+        with taken(slot):
+            os.sched_setaffinity(0, before)
+            which = actor.seen(slot)
+            os.sched_setaffinity(0, before)
+            with taken(Slot(cpus=len(before) - 1)) as other:
+                assert other.pinned == (), "one of them is the hand's"
+        actor.begin(done)
+        with taken(slot) as mine:
+            assert mine.device == which.device, "and not the one that is free by now"
+    finally:
+        slots.run_on(before)
 
 
 def test_what_the_work_raises_is_no_lost_device() -> None:

@@ -13,7 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from autotune.adapters.ray.cluster import At, Devices, Patience, at, interruptible, why
 from autotune.adapters.ray.relay import Call, Offered, Relay, Reply, answered
-from autotune.adapters.ray.slots import Slot, taken
+from autotune.adapters.ray.slots import Slot, run_on, taken
 from autotune.core.errors import AutotuneError
 
 TRIES = 3
@@ -28,13 +28,17 @@ class Errand:
     def __init__(self) -> None:
         self._relay = Relay()
         self._kept = ExitStack()
+        self._cores: set[int] = set()
 
     def seen(self, slot: Slot) -> At:
         mine = self._kept.enter_context(taken(slot))
+        self._cores = set(mine.pinned)
         return at(mine.place, mine.device)
 
     def begin(self, work: Callable[[Relay], Any]) -> At:
         self._kept.close()
+        if self._cores:
+            run_on(self._cores)  # of all those that are free the work takes these
         self._relay.begin(work)
         return at()
 

@@ -136,12 +136,12 @@ def _pin(stack: ExitStack, count: int) -> tuple[int, ...]:
         if len(mine) < count:
             return ()
         stack.push(locks.pop_all())
-    _run_on(set(mine))
-    stack.callback(_run_on, before)
+    run_on(set(mine))
+    stack.callback(run_on, before)
     return tuple(mine)
 
 
-def _run_on(cores: set[int]) -> None:
+def run_on(cores: set[int]) -> None:
     """Each thread of this process: children have the cores of the thread that starts them."""
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):
