@@ -335,7 +335,7 @@ def test_a_clock_that_is_stepped_forward_and_back_changes_no_measurement_and_end
         assert verdicts(trial) == ["meets"]
         metrics = trial["measurements"][0]["metrics"]
         assert 0 < metrics["p50_ms"] < EASY["p50_ms"]
-        assert metrics["achieved_qps"] == pytest.approx(60, rel=0.1)
+        assert metrics["achieved_qps"] == pytest.approx(60, rel=0.4), "two hours would show"
 
 
 # ---------------------------------------------------------------------------------- a full disk
