@@ -3,8 +3,9 @@
     python -m tests.alone
 
 Several at a time, on two cores, tests that measure a real server disturb one another now and then.
-One that fails alone, too, has failed; and so has all of it where more than a few did, since that is
-not chance. What passes alone is named, for it is to be looked into all the same.
+One that fails alone, too, has failed; and so has all of it where tests of more than a few files did
+(those of one file often share what they look at), since that is not chance. What passes alone is
+named, for it is to be looked into all the same.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ def main() -> int:
         failed = sorted(json.loads(FAILED.read_text()))
     except OSError:
         return _say(f"{FAILED} is not there: nothing is known of what failed", 1)
-    if not 0 < len(failed) <= FEW:
-        return _say(f"{len(failed)} tests failed: that is more than chance", 1)
+    files = {each.partition("::")[0] for each in failed}
+    if not 0 < len(files) <= FEW:
+        return _say(f"tests of {len(files)} files failed: that is more than chance", 1)
     _say(f"once more, with nothing beside it: {', '.join(failed)}", 0)
     again = subprocess.run([sys.executable, "-m", "pytest", "-n", "0", *failed], check=False)
     if again.returncode:

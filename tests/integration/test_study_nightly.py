@@ -22,8 +22,8 @@ pytestmark = [
     pytest.mark.timeout(600),  # a test may wait for its turn
 ]
 SLEEP = "time.sleep(0.12)"
-SLOWER = "time.sleep(0.22)"
-"""As long, so that other work of a busy machine hardly tells; the second one misses the SLA."""
+SLOWER = "time.sleep(0.5)"
+"""Long, so that other work of a busy machine hardly tells; the second cannot take the rate."""
 SEARCHED = "every candidate of the space has been measured"
 
 
@@ -42,7 +42,7 @@ class Nights:
                 model=model,
                 space={"instances": [2]},
                 workload={"target_qps": 8, "measure_s": 2.7, "saturation_s": 0},
-                sla={"p50_ms": 180, "min_achieved": 0.5},
+                sla={"p50_ms": 400, "min_achieved": 0.6},
                 objectives=["p50_ms"],
             )
         )

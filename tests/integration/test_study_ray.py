@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from autotune.adapters.triton.environment import ServerEnvironment
-from tests.integration.studies import QUICK, Running, Tool, command_line, tool
+from tests.integration.studies import EASY, QUICK, Running, Tool, command_line, tool
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`, for Python below 3.14")
 
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 EMULATED = Path(__file__).parents[2] / "examples" / "emulated" / "models"
 SPACE = {
-    "max_batch_size": [1, 32],
-    "queue_delay_us": {"values": [0, 1_000_000], "when": {"max_batch_size": {"above": 1}}},
+    "max_batch_size": [1, 128],
+    "queue_delay_us": {"values": [0, 1_500_000], "when": {"max_batch_size": {"above": 1}}},
 }
 NODE = Path(__file__).with_name("ray_nodes.py")
 
@@ -101,6 +101,7 @@ def emulated(cli: Tool, name: str) -> Path:
             "measure_max_s": 8,
             "saturation_s": 0.7,
         },
+        sla={**EASY, "p50_ms": 700},  # a tenth of that on an idle machine, and twice it
         trust={"foreign_cpu": 1, "send_lag": 1},
         space=SPACE,
         pick="fastest",  # "cheapest" counts memory, which of servers this small is chance
