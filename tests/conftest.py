@@ -21,7 +21,10 @@ settings.load_profile("suite")
 
 FAILURE_LINES = 12
 TEARDOWN_S = 200
-STUDIES = ("tests/integration/test_study", "tests/integration/test_compare")
+LONGEST = (
+    *("tests/integration/test_study", "tests/integration/test_compare"),
+    *("tests/integration/test_gpu_check", "tests/browser/test_service.py"),
+)
 
 
 class ByFile(LoadScopeScheduling):
@@ -104,5 +107,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Studies come first: they take longest."""
-    items.sort(key=lambda item: not item.nodeid.startswith(STUDIES))
+    """What takes longest comes first: nobody is to wait for it at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))

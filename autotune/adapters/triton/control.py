@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from autotune.adapters.triton import statistics
+from autotune.adapters.triton.aside import aside
 from autotune.adapters.triton.config import ModelConfig
 from autotune.core.errors import CandidateFailed, ServerCrashed, ServerFailed
 from autotune.core.memory import blamed, tells_out_of_memory
@@ -22,6 +22,8 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 10.0
 LIVE_TIMEOUT_S = 2.0
 _POLL_S = 0.05
+_GRACE_S = 2.0
+"""How much later than its deadline a call has to have ended."""
 _STUB_DIED = re.compile(r"stub process\b.*\b(?:not healthy|unhealthy|exited)", re.IGNORECASE)
 """How Triton says that an instance of its Python backend has died."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
@@ -44,8 +46,8 @@ class Control:
     first. Raises `Unanswered`, `Unreachable` and `Refused`.
 
     A server goes on with a load that nobody waits for any more, and has what it loads only then.
-    ``to_the_end``: whoever is interrupted in a load or an unload waits for its end all the same,
-    within its deadline, so that what is served then stays.
+    ``to_the_end``: whoever is interrupted in a call waits for its end all the same, within its
+    deadline, so that what is served then stays.
     """
 
     def __init__(
@@ -64,8 +66,11 @@ class Control:
 
     def live(self) -> bool:
         try:
-            return bool(self._client.is_server_live(client_timeout=LIVE_TIMEOUT_S))
-        except InferenceServerException:
+            return self._aside(
+                lambda: bool(self._client.is_server_live(client_timeout=LIVE_TIMEOUT_S)),
+                LIVE_TIMEOUT_S,
+            )
+        except (InferenceServerException, TimeoutError):
             return False
 
     def load(
@@ -81,7 +86,7 @@ class Control:
         it is ready."""
         deadline = time.monotonic() + timeout_s
         sent = {f"file:{path}": content for path, content in (files or {}).items()}
-        self._change(
+        self._call(
             self._client.load_model,
             config=override,
             files=sent or None,
@@ -101,7 +106,7 @@ class Control:
             time.sleep(_POLL_S)
 
     def unload(self, timeout_s: float | None = None, model: str | None = None) -> None:
-        self._change(self._client.unload_model, timeout_s=timeout_s, model=model)
+        self._call(self._client.unload_model, timeout_s=timeout_s, model=model)
 
     def loaded(self, model: str | None = None) -> bool:
         """Whether the model is ready to serve."""
@@ -132,22 +137,6 @@ class Control:
     def close(self) -> None:
         self._client.close()
 
-    def _change(
-        self,
-        method: Callable[..., T],
-        *,
-        timeout_s: float | None,
-        model: str | None,
-        **arguments: object,
-    ) -> T:
-        def call() -> T:
-            return self._call(method, timeout_s=timeout_s, model=model, **arguments)
-
-        if not self._to_the_end:
-            return call()
-        with ThreadPoolExecutor(max_workers=1) as aside:  # an interruption leaves it under way
-            return aside.submit(call).result()
-
     def _call(
         self,
         method: Callable[..., T],
@@ -164,18 +153,24 @@ class Control:
 
     def _translated(self, call: Callable[[], T], timeout_s: float) -> T:
         try:
-            return call()
+            return self._aside(call, timeout_s)
+        except TimeoutError as error:
+            raise self._unanswered(timeout_s) from error
         except InferenceServerException as error:
             text = str(error.message() or error)
             if str(error.status()).endswith("DEADLINE_EXCEEDED"):
-                failure: ServerFailed = Unanswered(
-                    f"the server at {self._address} did not answer within {timeout_s:g} s"
-                )
+                failure: ServerFailed = self._unanswered(timeout_s)
             elif self.live():
                 failure = Refused("the server refused", value=text)
             else:  # a dying connection has many statuses, some of which Triton uses as well
                 failure = Unreachable(f"no server answers at {self._address}", value=text)
             raise failure from error
+
+    def _aside(self, call: Callable[[], T], timeout_s: float) -> T:
+        return aside(call, within_s=timeout_s + _GRACE_S, to_the_end=self._to_the_end)
+
+    def _unanswered(self, timeout_s: float) -> Unanswered:
+        return Unanswered(f"the server at {self._address} did not answer within {timeout_s:g} s")
 
 
 def interface(metadata: Any, config: ModelConfig) -> ModelInterface:
