@@ -41,7 +41,7 @@ class Nights:
             cli.study(
                 model=model,
                 space={"instances": [2]},
-                workload={"target_qps": 8, "measure_s": 2.7, "saturation_s": 0},
+                workload={"target_qps": 8, "warmup_s": 0.4, "measure_s": 2.7, "saturation_s": 0},
                 sla={"p50_ms": 400, "min_achieved": 0.6},
                 objectives=["p50_ms"],
             )

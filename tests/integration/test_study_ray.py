@@ -97,6 +97,7 @@ def emulated(cli: Tool, name: str) -> Path:
         workload={
             **QUICK,
             "target_qps": 45,
+            "warmup_s": 0.7,
             "measure_s": 2,
             "measure_max_s": 8,
             "saturation_s": 0.7,
