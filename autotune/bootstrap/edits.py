@@ -19,7 +19,6 @@ from autotune.bootstrap.releases import (
     Place,
     found_by,
     in_service,
-    is_shared,
     known_of,
     place,
 )
@@ -27,8 +26,6 @@ from autotune.core.errors import AutotuneError
 from autotune.core.promotions import Edited, Promotion, Target
 from autotune.core.study import Launch, Study
 from autotune.core.wording import listed
-from autotune.retune.promote import MACHINE, label_of
-from autotune.settings import Settings
 from search_spaces.candidate import SERVER_PREFIX, VARIANT, Candidate, Value, split_target
 from storage.service import ServiceStore
 
@@ -102,19 +99,6 @@ def _edited(
         lasting=target.repository is not None,
         candidate=_in_words(own, study, wanted, seen),
     )
-
-
-def is_another_machines(store: ServiceStore, champion: Promotion) -> bool:
-    """Whether it was promoted by another machine that shares the database, to a directory which is
-    not this one's, though it has the same path: there is no trace of the promotion beside this."""
-    machine = str(champion.detail.get(MACHINE, ""))
-    if not is_shared(store) or machine in ("", Settings.from_environment().machine):
-        return False
-    with ExitStack() as stack:
-        try:
-            return not place(champion.target, stack, known=None).begun(label_of(champion))
-        except AutotuneError:  # there is no such directory here at all
-            return True
 
 
 # --------------------------------------------------------------------------- what is, and was to be

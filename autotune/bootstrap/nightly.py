@@ -14,7 +14,6 @@ from autotune.adapters.machine import SystemClock
 from autotune.bootstrap.comparing import compare_stored
 from autotune.bootstrap.edits import (
     edited_since,
-    is_another_machines,
     other_than_before,
     other_than_begun,
     other_than_found,
@@ -23,7 +22,7 @@ from autotune.bootstrap.named_files import refuse_elsewhere
 from autotune.bootstrap.notices import deliver_waiting, notify
 from autotune.bootstrap.promotions import promote_now, propose_now
 from autotune.bootstrap.recorded import machine_here
-from autotune.bootstrap.releases import Contents, found_by, normalized
+from autotune.bootstrap.releases import Contents, found_by, is_another_machines, normalized
 from autotune.bootstrap.session import Plan, Present, StudySession
 from autotune.bootstrap.stored import HARDWARE, StoredStudy
 from autotune.core.comparison import Comparison

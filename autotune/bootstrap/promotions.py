@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ from autotune.bootstrap.releases import (
     export_release,
     folder_of,
     in_service,
-    is_shared,
+    is_another_machines,
     known_configs,
     normalized,
     place,
@@ -39,7 +39,7 @@ from autotune.core.errors import AutotuneError, Busy, Conflict, InputRefused
 from autotune.core.promotions import Promotion, PromotionState, Step, Target
 from autotune.core.study import Study
 from autotune.ports import Progress, ProgressListener
-from autotune.retune.promote import MACHINE, Promoter, ShadowCheck, Tell, label_of
+from autotune.retune.promote import MACHINE, Promoter, ShadowCheck, Tell
 from autotune.service_ports import Release
 from autotune.settings import Settings
 from autotune.studyfile import read_definition
@@ -266,7 +266,7 @@ def give_up_now(
     not gone, or where another machine has what it replaced."""
     promotion = store.promotions.promotion(promotion_id)
     with ExitStack() as stack:
-        _refuse_elsewhere(store, promotion, stack)
+        _refuse_elsewhere(store, promotion)
         stack.enter_context(store.promotions.alone(promotion.target))
         there = _there(store, promotion, _study_of(store, promotion), stack, by, anyway=True)
         stack.enter_context(there.locked())
@@ -281,17 +281,12 @@ class _Elsewhere(Busy):
     """What a promotion replaced is on another machine."""
 
 
-def _refuse_elsewhere(store: ServiceStore, promotion: Promotion, stack: ExitStack) -> None:
-    """On a database that several machines may share: where another one has begun it, and there is
-    no trace of it here, as there is in a directory that both have."""
-    machine = str(promotion.detail.get(MACHINE, ""))
-    if not is_shared(store) or machine in ("", Settings.from_environment().machine):
+def _refuse_elsewhere(store: ServiceStore, promotion: Promotion) -> None:
+    if not is_another_machines(store, promotion):
         return
-    with suppress(InputRefused):
-        if place(promotion.target, stack, known=None).begun(label_of(promotion)):
-            return
     raise _Elsewhere(
-        f"promotion {promotion.id} was begun on {machine}, which has what it replaced",
+        f"promotion {promotion.id} was begun on {promotion.detail[MACHINE]}, which has what it"
+        " replaced",
         next_step=f"`autotune promote --approve {promotion.id}` there goes on with it. A machine"
         " that has another name by now is called as before by AUTOTUNE_MACHINE.",
     )

@@ -28,7 +28,7 @@ from autotune.core.model_interface import Endpoint
 from autotune.core.promotions import Promotion, PromotionState, Target
 from autotune.core.study import Launch, Study
 from autotune.ports import TrialStore
-from autotune.retune.promote import label_of
+from autotune.retune.promote import MACHINE, label_of
 from autotune.retune.shadow import Probes, ProbingCheck
 from autotune.service_ports import PromotionStore, Release
 from autotune.settings import Settings
@@ -286,6 +286,19 @@ def known_of(contents: Contents, *, completed: bool = False) -> Known:
 def is_shared(store: ServiceStore) -> bool:
     """Whether several machines may have this database."""
     return store.engine.dialect.name == "postgresql"
+
+
+def is_another_machines(store: ServiceStore, promotion: Promotion) -> bool:
+    """Whether another machine that shares the database has begun it, and there is no trace of it
+    here, as there is in a directory that both have: one of the same path may be another."""
+    machine = str(promotion.detail.get(MACHINE, ""))
+    if not is_shared(store) or machine in ("", Settings.from_environment().machine):
+        return False
+    with ExitStack() as stack:
+        try:
+            return not place(promotion.target, stack, known=None).begun(label_of(promotion))
+        except InputRefused:  # there is no such directory here at all
+            return True
 
 
 # --------------------------------------------------------------------------------- shadow check

@@ -32,7 +32,7 @@ import psutil
 from playwright.sync_api import Browser, CDPSession, Page, Request, sync_playwright
 
 from autotune.core.records import StudyState
-from tests.browser.chromium import CHROMIUM, FLAGS
+from tests.browser.chromium import CHROMIUM, FLAGS, POINT
 from tests.many_trials import many_trials, store_study
 from tests.serving import served_apart
 
@@ -73,12 +73,6 @@ _REACTED = """() => {
   window.reacted = 0;
   document.querySelector("#cloud .js-plotly-plot").once("plotly_react", () =>
     requestAnimationFrame(() => setTimeout(() => { window.reacted = performance.now() / 1000; })));
-}"""
-_POINT = """() => {
-  const mark = document.querySelector("#cloud .trace .points path");
-  document.getElementById("cloud").scrollIntoView({ block: "center", behavior: "instant" });
-  const box = mark.getBoundingClientRect();
-  return [box.x + box.width / 2, box.y + box.height / 2];
 }"""
 
 
@@ -268,9 +262,9 @@ def _filter(page: Page) -> float:
 
 def _point(page: Page) -> float:
     """A click on a point, until the page of its trial stands."""
-    page.mouse.move(*page.evaluate(_POINT))
+    page.mouse.move(*page.evaluate(POINT))
     page.wait_for_selector("#cloud .hovertext")
-    at = page.evaluate(_POINT)
+    at = page.evaluate(POINT)
     began = _now(page)
     page.mouse.click(*at)
     page.wait_for_selector("#trial-head h1")

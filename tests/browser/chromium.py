@@ -22,6 +22,13 @@ FLAGS = [
 
 LOOK_AT = "(part) => part.scrollIntoView({ behavior: 'instant' })"
 """What nobody looks at is not asked for."""
+POINT = """() => {
+  const mark = document.querySelector("#cloud .trace .points path");
+  document.getElementById("cloud").scrollIntoView({ block: "center", behavior: "instant" });
+  const box = mark.getBoundingClientRect();
+  return [box.x + box.width / 2, box.y + box.height / 2];
+}"""
+"""Where the plot's first point is, in the window."""
 GO = """(path) => {
   history.pushState({}, "", path);
   dispatchEvent(new CustomEvent("_dashprivate_pushstate"));

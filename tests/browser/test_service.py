@@ -21,7 +21,7 @@ from autotune.core.access import Role
 from autotune.core.promotions import PromotionState
 from autotune.settings import Settings
 from tests.browser import chromium
-from tests.browser.chromium import go
+from tests.browser.chromium import POINT, go
 from tests.integration.services import Service as RealService
 from tests.integration.studies import Tool, next_turn, own_model
 from tests.integration.test_triton_export import whole_directory
@@ -55,12 +55,6 @@ PAGES = {
 }
 """Addresses with the beginning of their headings."""
 SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
-POINT = """() => {
-  const mark = document.querySelector("#cloud .trace .points path");
-  document.getElementById("cloud").scrollIntoView({ block: "center", behavior: "instant" });
-  const box = mark.getBoundingClientRect();
-  return [box.x + box.width / 2, box.y + box.height / 2];
-}"""
 
 
 @dataclass

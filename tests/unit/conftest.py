@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import rich.console
 
 from autotune.cli.console import Console
 from search_spaces.candidate import Candidate
+from storage.service import ServiceStore
 from tests.fake_nvml import OLD, FakeNvml, build, compiler, loaded
 from tests.runner_bench import FOUR, ONE, TWO, Bench, study
 
@@ -28,6 +29,17 @@ def bench(database: Path) -> Iterator[Callable[..., Bench]]:
             return made
 
         yield make
+
+
+@pytest.fixture
+def store(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServiceStore]:
+    """A service's, with folders of the test's own."""
+    monkeypatch.setenv("AUTOTUNE_WORK", str(tmp_path / "work"))
+    monkeypatch.setenv("AUTOTUNE_SERVICE", str(tmp_path / "service"))
+    with closing(ServiceStore(str(database))) as made:
+        yield made
 
 
 @pytest.fixture

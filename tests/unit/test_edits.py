@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.adapters.triton.config import ModelConfig, parse
-from autotune.bootstrap import edits
+from autotune.bootstrap import edits, releases
 from autotune.bootstrap.edits import edited_since
 from autotune.bootstrap.nightly import _At, _InService, _Work
 from autotune.bootstrap.promotions import promote_now, propose_now
@@ -37,16 +36,6 @@ from tests.unit.made_trials import made_measurement
 
 BATCHES = (1, 2, 4)
 FOUND = Candidate({"max_batch_size": 1})
-
-
-@pytest.fixture
-def store(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ServiceStore]:
-    monkeypatch.setenv("AUTOTUNE_WORK", str(tmp_path / "work"))
-    monkeypatch.setenv("AUTOTUNE_SERVICE", str(tmp_path / "service"))
-    with closing(ServiceStore(str(database))) as made:
-        yield made
 
 
 @pytest.fixture
@@ -446,7 +435,7 @@ def test_a_directory_of_the_same_path_on_another_machine_is_not_taken_for_this_o
     detail = {**champion.detail, MACHINE: "gpu-b"}
     done = (PromotionState.DONE,)
     store.promotions.advance(champion.id, expected=done, state=done[0], detail=detail)
-    monkeypatch.setattr(edits, "is_shared", lambda _: True)
+    monkeypatch.setattr(releases, "is_shared", lambda _: True)
     assert in_service(store, study, champion.target).unseen == ""
     shutil.rmtree(ocr.parent.with_name(f"{ocr.parent.name}.autotune"))
     found = in_service(store, study, champion.target)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from autotune.adapters.deploy.directory import DirectoryDeployment
 from autotune.adapters.triton.config import read
-from autotune.bootstrap import desk_promotions, promotions, releases
+from autotune.bootstrap import desk_promotions, releases
 from autotune.bootstrap.desk_promotions import Promotions
 from autotune.bootstrap.promotions import promote_now, propose_now, reject_now, roll_back_now
 from autotune.bootstrap.settling import Settling
@@ -30,16 +29,6 @@ from tests.promoting import put, tree
 
 FOUND = Candidate({"max_batch_size": 1})
 BATCHES = (1, 4, 8)
-
-
-@pytest.fixture
-def store(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ServiceStore]:
-    monkeypatch.setenv("AUTOTUNE_WORK", str(tmp_path / "work"))
-    monkeypatch.setenv("AUTOTUNE_SERVICE", str(tmp_path / "service"))
-    with closing(ServiceStore(str(database))) as made:
-        yield made
 
 
 @pytest.fixture
@@ -355,7 +344,7 @@ def test_what_was_left_on_another_machine_is_undone_where_its_traces_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A directory of the same name is another one there, or one that both have."""
-    monkeypatch.setattr(promotions, "is_shared", lambda _: True)
+    monkeypatch.setattr(releases, "is_shared", lambda _: True)
     before = tree(repository)
     killed = propose()
     left(store, killed, repository, machine="another")
